@@ -1,22 +1,157 @@
-"""The assets and checks of a flow of the catalog."""
+"""The assets and checks of a flow of the catalog. Its tables, states and channels, are one multi-asset, made slice by slice."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import dagster as dg
 
-from assets.deployment import deployment_asset
+from assets.deployment import deployment_asset, registry_spec
 from assets.events.failed_rows import quarantine_spec
 from assets.events.liveness import liveness_check
+from assets.events.reporting import Reporter, plain_failures
+from assets.events.verdicts import check_specs
 from assets.queries import query_asset
-from assets.registry import registry_spec
 from assets.sources import source_asset
-from assets.states import state_assets
 from assets.suites import suite_checks
-from assets.view import FlowView
+from assets.upstream import Upstream
+from assets.view import FlowView, table_key
 from pipelines.errors import DefinitionError
+from pipelines.execution.report import SliceReport
+from pipelines.graph import nodes
+from resources import LakeResource, SparkResource
+from resources.dagster_internals import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION, BaseAssetGraph, CheckError
+
+# Dagster gives one materialization to every partition of a run, all alike, when an asset's output is there. Ours are
+# reported when each slice is committed, with facts of their own, and the slice that failed must have none. An output
+# that carries this key makes no event and lets what comes after it run. It is not a public name of Dagster's, which is
+# held below 1.14 for that; tests/assets/test_backfill.py counts the events.
+ALREADY_REPORTED = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+# Every flow has something to read each day; a day and a half without is worth a look even after a night's backfill.
+FRESH = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36), warn_window=timedelta(hours=25))
+
+
+# More days than anyone fills in a backfill: a century and more.
+WHOLE = 50_000
+
+
+def state_assets(view: FlowView) -> dg.AssetsDefinition:
+    """Make the tables that a flow writes. A batch or slice is committed to all of them, so they are made together."""
+
+    @dg.multi_asset(
+        name=f"{view.name}_states",
+        specs=[_spec(view, name) for name in view.writers],
+        check_specs=check_specs(view),
+        backfill_policy=backfill_policy(view),
+        op_tags={"flow": view.name},
+        pool=view.pool,
+    )
+    def states(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> Iterator[Any]:
+        with Reporter(context, view, lake.lake()) as reporter, plain_failures(reporter):
+            failed: tuple[SliceReport, ...] = ()
+            if view.partitions is None:
+                lake.runtime(spark, context.log).catch_up(view.topology, progress=reporter.batch)
+            else:
+                failed = _without_source(context, view, lake)
+                for report in failed:
+                    reporter.slice(report)
+                able = sorted(set(context.partition_keys) - {slice_report.slice for slice_report in failed})
+                if able:
+                    runtime = lake.runtime(spark, context.log)
+                    failed += runtime.backfill(view.topology, able, progress=reporter.slice).failed
+        if failed:
+            reporter.log_checks()
+            raise failure(view, failed, len(context.partition_keys))
+        yield from reporter.check_results()
+        for node in view.writers.values():
+            yield dg.MaterializeResult(asset_key=table_key(node), metadata=ALREADY_REPORTED)
+
+    return states
+
+
+def backfill_policy(view: FlowView) -> dg.BackfillPolicy | None:
+    """Return how a backfill is cut into runs: all days in one, unless the catalog says how many go in each.
+
+    Dagster puts tables of two flows into one run where their policies are alike, and then one day that fails keeps all
+    days of what comes after from being made. So a flow that reads another's slices has a policy of its own: runs of
+    so many days that it makes no difference.
+    """
+    if view.spec.slices is None:
+        return None
+    if view.spec.slices.days_a_run is not None:
+        return dg.BackfillPolicy.multi_run(max_partitions_per_run=view.spec.slices.days_a_run)
+    if view.by_slices:
+        return dg.BackfillPolicy.multi_run(max_partitions_per_run=WHOLE + crc32(view.name.encode()) % WHOLE)
+    return dg.BackfillPolicy.single_run()
+
+
+def _without_source(context: dg.AssetExecutionContext, view: FlowView, lake: LakeResource) -> tuple[SliceReport, ...]:
+    """Return the slices that cannot be made, since their sources were not; after the runs that make those now."""
+    if not view.by_slices:
+        return ()
+    upstream = Upstream(view, _graph(context), context.instance, lake.lake())
+    upstream.wait(context.partition_keys, context)
+    return upstream.reports(context.partition_keys)
+
+
+def _graph(context: dg.AssetExecutionContext) -> BaseAssetGraph[Any]:
+    """Return all assets of the code location; in a test's run, which has none, those of its job and beside it."""
+    try:
+        return context.repository_def.asset_graph
+    except CheckError:
+        return context.op_execution_context.job_def.asset_layer.asset_graph
+
+
+def failure(view: FlowView, failed: tuple[SliceReport, ...], asked: int) -> dg.Failure:
+    """Return the failure of a run whose slices failed: which ones, why, and how to get them."""
+    shown = "\n".join(f"  {report.slice}: {(report.error or '').splitlines()[0]}" for report in failed)
+    days = ", ".join(report.slice for report in failed)
+    first, last = min(report.slice for report in failed), max(report.slice for report in failed)
+    return dg.Failure(
+        description=f'flow "{view.name}": {len(failed)} of {asked} slices failed; the others are committed\n{shown}\n'
+        f"  Next: correct the data or the flow, then materialize these partitions again, or: "
+        f"tridelta backfill {view.name} --from {first} --to {last}",
+        metadata={"failed_slices": days, "committed_slices": asked - len(failed)},
+    )
+
+
+def _spec(view: FlowView, name: str) -> dg.AssetSpec:
+    writer = view.writers[name]
+    return dg.AssetSpec(
+        table_key(writer),
+        deps=view.sources_of(name),
+        description=f"{_what(view, writer)} Fields: {', '.join(writer.fields)}.\n\n{view.description}".rstrip(),
+        metadata={**view.table_metadata(name), **_written_at(writer)},
+        **view.labels,
+        kinds={"spark", "delta", "channel"} if isinstance(writer, nodes.ChannelNode) else {"spark", "delta"},
+        partitions_def=view.partitions,
+        freshness_policy=FRESH,
+    )
+
+
+def _written_at(writer: nodes.PersistNode) -> dict[str, Any]:
+    """Return the line of code that defines the table's operation: a link in the asset's page."""
+    if not Path(writer.at.file).is_file():
+        return {}
+    with warnings.catch_warnings():
+        # Beta in Dagster 1.13; the dependency is held below 1.14.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        line = dg.LocalFileCodeReference(file_path=str(Path(writer.at.file).absolute()), line_number=writer.at.line)
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[line])}
+
+
+def _what(view: FlowView, writer: nodes.PersistNode) -> str:
+    if isinstance(writer, nodes.ChannelNode):
+        return f"Channel of the flow {view.name}: events on their way from one query to the next."
+    if isinstance(writer, nodes.LatePersistNode):
+        return f"Late events of the flow {view.name}: behind the watermark, as the source gave them."
+    keyed = f"one row per {', '.join(writer.group)}" if writer.group else "the rows themselves"
+    return f"State of the flow {view.name}: {keyed}."
+
 
 FlowAsset = dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec
 

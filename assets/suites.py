@@ -9,7 +9,7 @@ import dagster as dg
 from assets.events import failed_rows, table_metadata
 from assets.events.reporting import plain_failures
 from assets.events.results_page import Checked, page_facts, write
-from assets.view import FlowView, identifier, severity, state_key
+from assets.view import FlowView, identifier, state_key, verdict
 from pipelines.quality import Check, CheckResult, GateResult
 from resources import LakeResource, QualityResource, SparkResource
 
@@ -121,10 +121,5 @@ def evaluations(view: FlowView, state: str, results: GateResult, run: str) -> It
 
 
 def _judged(view: FlowView, state: str, result: CheckResult, page: Path) -> dict[str, Any]:
-    return {
-        "asset_key": state_key(state),
-        "check_name": check_name(result),
-        "passed": result.success,
-        "severity": severity(result.action),
-        "metadata": metadata(view, state, result, page),
-    }
+    key = dg.AssetCheckKey(state_key(state), check_name(result))
+    return verdict(key, result.success, result.action, metadata(view, state, result, page))

@@ -29,9 +29,16 @@ def identifier(text: str) -> str:
     return re.sub(r"\W+", "_", text).strip("_")
 
 
-def severity(action: str) -> dg.AssetCheckSeverity:
-    """Return an error for a check that fails a batch at a gate, a warning for any other."""
-    return dg.AssetCheckSeverity.ERROR if action == "fail" else dg.AssetCheckSeverity.WARN
+def verdict(check: dg.AssetCheckKey, passed: bool, action: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a result of a check, or of an evaluation."""
+    return {
+        "asset_key": check.asset_key,
+        "check_name": check.name,
+        "passed": passed,
+        # An error for a check that fails a batch at a gate, a warning for any other.
+        "severity": dg.AssetCheckSeverity.ERROR if action == "fail" else dg.AssetCheckSeverity.WARN,
+        "metadata": metadata,
+    }
 
 
 @dataclass(frozen=True)
@@ -52,14 +59,8 @@ class GateCheck:
         return dg.AssetCheckKey(self.asset, self.name)
 
     def judged(self, passed: bool, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a verdict on it: the arguments of a result, or of an evaluation."""
-        return {
-            "asset_key": self.asset,
-            "check_name": self.name,
-            "passed": passed,
-            "severity": severity(self.check.action),
-            "metadata": metadata,
-        }
+        """Return a verdict on it (`verdict`)."""
+        return verdict(self.key, passed, self.check.action, metadata)
 
 
 def state_key(state: str) -> dg.AssetKey:

@@ -87,7 +87,7 @@ class Shops:
         import dagster as dg
 
         from assets.view import FlowView
-        from ops.progress_sensor import flows_sensor
+        from ops.schedules import flows_sensor
         from pipelines import Lake
         from resources import LakeResource, NimbusResource
 

@@ -17,19 +17,32 @@ from ops.jobs.compaction import checkpoint_compaction_job
 from ops.jobs.nimbus_jobs import nimbus_jobs
 from ops.jobs.operator_jobs import operator_jobs
 from ops.jobs.relaunch import relaunch_slices_job
-from ops.jobs.slices import slices_job
-from ops.progress_sensor import flows_sensor
 from ops.schedules import (
     CATCH_UP_EVERY,
     COMPACTION_AT,
     SLICES_AT,
     catch_up_schedule,
     compaction_schedule,
+    flows_sensor,
     rebalance_schedule,
     relaunch_schedule,
     slices_schedule,
 )
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
+from resources.dagster_internals import UnresolvedAssetJobDefinition
+
+# A year of daily slices takes less than half an hour on two cores; a run of this length hangs.
+MAX_RUNTIME_SECONDS = 6 * 3600
+
+
+def slices_job(flow: FlowAssets) -> UnresolvedAssetJobDefinition:
+    """Make a flow's states for the chosen days, their checks, and the answers."""
+    return dg.define_asset_job(
+        f"{flow.view.name}_slices_job",
+        selection=flow.selection,
+        description=f"Make days of {flow.view.name} again: each is replaced in a commit of its own.",
+        tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
+    )
 
 
 class FlowSchedules(dg.Model):

@@ -113,17 +113,6 @@ def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = Fa
 
 def lines(report: HousekeepingReport) -> list[dict[str, Any]]:
     """Return the report as one flat row per thing."""
-    notes = any(thing.note for thing in report.things)
-    return [
-        {
-            "what": thing.what,
-            "unit": thing.unit,
-            "before": thing.before,
-            "removed": thing.removed,
-            "after": thing.after,
-            "bytes": thing.bytes,
-            "seconds": thing.seconds,
-            **({"note": thing.note} if notes else {}),
-        }
-        for thing in report.things
-    ]
+    names = ["what", "unit", "before", "removed", "after", "bytes", "seconds"]
+    names += ["note"] if any(thing.note for thing in report.things) else []
+    return [{name: getattr(thing, name) for name in names} for thing in report.things]

@@ -15,6 +15,33 @@ from typing import Any
 
 from pipelines.errors import TrideltaError
 
+SPARK_SETTINGS = frozenset(
+    {
+        "spark.cores.max",
+        "spark.default.parallelism",
+        "spark.driver.memory",
+        "spark.dynamicAllocation.enabled",
+        "spark.dynamicAllocation.maxExecutors",
+        "spark.dynamicAllocation.minExecutors",
+        "spark.executor.cores",
+        "spark.executor.instances",
+        "spark.executor.memory",
+        "spark.executor.memoryOverhead",
+        "spark.memory.fraction",
+        "spark.sql.adaptive.enabled",
+        "spark.sql.autoBroadcastJoinThreshold",
+        "spark.sql.files.maxPartitionBytes",
+        "spark.sql.files.minPartitionNum",
+        "spark.sql.shuffle.partitions",
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB",
+        "spark.task.cpus",
+    }
+)
+"""Sizes, counts and switches: none of them names a class, a file, a host or an option of a process."""
+
+
 HIDDEN = "***"
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
@@ -53,8 +80,6 @@ def masked(text: str) -> str:
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Mask settings for display and logs: of Spark's keep only those that the forms take, and references."""
-    from pipelines.spark.spark_settings import SPARK_SETTINGS
-
     result: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "spark" and isinstance(value, Mapping):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from resources.lake import LakeResource as LakeResource
-    from resources.nimbus import NimbusResource as NimbusResource
-    from resources.quality import QualityResource as QualityResource
-    from resources.spark import SparkResource as SparkResource
+    from resources.engine import LakeResource as LakeResource
+    from resources.engine import NimbusResource as NimbusResource
+    from resources.engine import QualityResource as QualityResource
+    from resources.engine import SparkResource as SparkResource
 
 __getattr__, __all__ = lazy(__name__, __file__)

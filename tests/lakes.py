@@ -32,7 +32,7 @@ def lake_place(folder: str | Place) -> Place:
 
 @contextmanager
 def fresh_lake() -> Iterator[Lake]:
-    """A lake on the store that ends with the block (`pipelines.testing.lakes.fresh_lake`)."""
+    """A lake on the store that ends with the block (`pipelines.testing.spark_step.fresh_lake`)."""
     lake = Lake(lake_place(uuid4().hex))
     try:
         yield lake
@@ -51,20 +51,20 @@ def store_of(kind: str, folder: Path) -> Iterator[None]:
     Raises:
         RuntimeError: the server cannot be had here.
     """
-    from pipelines.testing import engines, flow_engines
+    from pipelines.testing import engines, flows
 
     with _server(kind, folder) as (root, environment):
         # The kit runs in this process; its children get the rest.
         before = dict(os.environ)
         os.environ.update({**environment, _ROOT: root})
         kept = engines.fresh_lake
-        engines.fresh_lake = flow_engines.fresh_lake = fresh_lake
+        engines.fresh_lake = flows.fresh_lake = fresh_lake
         # A session that reads S3 is one that was started after somebody named a place there.
         Location.of(root)
         try:
             yield
         finally:
-            engines.fresh_lake = flow_engines.fresh_lake = kept
+            engines.fresh_lake = flows.fresh_lake = kept
             os.environ.clear()
             os.environ.update(before)
 

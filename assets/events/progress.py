@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.deployment import RUNS_WITHIN, deployment_key
+from assets.deployment import RUNS_WITHIN, deployment_key, registered, version_of
 from assets.events import failed_rows, plots, table_metadata
 from assets.events.liveness import liveness, trouble
 from assets.events.reporting import refuses, written_slices
 from assets.events.table_plots import LAST, TablePlots
-from assets.registry import registered, version_of
 from assets.view import FlowView, GateCheck
 from pipelines.nimbus.status import FAILED
 from pipelines.places.location import Place

@@ -25,7 +25,7 @@ from ops.cli.parts import (
     errors,
     opened_lake,
     pairs,
-    plainly,
+    verb,
 )
 from pipelines import bounds
 from pipelines.catalog import FlowSpec, flow, flows
@@ -52,8 +52,7 @@ def add_commands(to: typer.Typer) -> None:
                 to.add_typer(commands)
 
 
-@app.command("list")
-@plainly
+@verb(app, "list")
 def list_flows(as_json: AsJson = False) -> None:
     """List the flows of the catalog, their states and the channels between their queries, and what is deployed."""
     lake, running = opened_lake(), deployed.running()
@@ -81,8 +80,7 @@ def list_flows(as_json: AsJson = False) -> None:
     answer(as_json, listed, lambda: rendering.flows(listed))
 
 
-@app.command()
-@plainly
+@verb(app)
 def plan(
     name: FlowName,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the plan as a Mermaid flowchart instead.")] = False,
@@ -100,8 +98,7 @@ def plan(
         raise typer.Exit(1)
 
 
-@app.command()
-@plainly
+@verb(app)
 def run(
     name: FlowName,
     max_batches: Annotated[
@@ -125,8 +122,7 @@ def run(
     answer(as_json, report.to_json(), lambda: rendering.run(report))
 
 
-@app.command()
-@plainly
+@verb(app)
 def backfill(
     name: FlowName,
     first: Annotated[str, typer.Option("--from", help="The first slice (day).")],
@@ -160,8 +156,7 @@ def _slices(spec: FlowSpec, first: str, last: str) -> list[str]:
     return spec.slices.between(first, last)
 
 
-@app.command()
-@plainly
+@verb(app)
 def query(
     name: FlowName,
     question: Annotated[str, typer.Argument(metavar="QUERY", help="A query stream of the flow.")],
@@ -182,8 +177,7 @@ def query(
     answer(as_json, rows, lambda: rendering.rows(f"{name}.{question}({', '.join(args or ())})", rows))
 
 
-@app.command()
-@plainly
+@verb(app)
 def state(
     name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
     key: Annotated[
@@ -205,8 +199,7 @@ def state(
         errors.print(f"There are more than these {limit:,} rows: --limit N shows more.", style="dim")
 
 
-@app.command()
-@plainly
+@verb(app)
 def history(
     name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
     limit: Annotated[
@@ -229,8 +222,7 @@ def history(
         rendering.rows(f"{name}: the last {len(listed)} commits (times in UTC)", listed)
 
 
-@app.command()
-@plainly
+@verb(app)
 def verify(name: FlowName, as_json: AsJson = False) -> None:
     """Prove that the tables of a flow still hold what its batches committed. Exit code 1 if one does not."""
     from pipelines.execution.verify import verify as verify_flow
@@ -243,8 +235,7 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-@plainly
+@verb(app)
 def skip(
     name: FlowName,
     txid: Annotated[int, typer.Argument(parser=bounded(bounds.TXID), help="The poison batch.")],
@@ -266,8 +257,7 @@ def skip(
         rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {name}")
 
 
-@app.command()
-@plainly
+@verb(app)
 def adopt(name: FlowName, as_json: AsJson = False) -> None:
     """Continue with a checkpoint and tables that do not belong together: rows may be missing or doubled."""
     from pipelines.execution.checkpoint.belonging import adopt as take_over
@@ -281,8 +271,7 @@ def adopt(name: FlowName, as_json: AsJson = False) -> None:
         rendering.say(f"Query {query} goes on as it is, with {error.state}: {error.problem}")
 
 
-@app.command()
-@plainly
+@verb(app)
 def compact(
     name: FlowName,
     retention_hours: Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import deployed_view, rendering
-from ops.cli.parts import AsJson, answer, bounded, emit, errors, plainly
+from ops.cli.parts import AsJson, answer, bounded, emit, errors, verb
 from pipelines import bounds
 from pipelines.bounds import TASKS, OutOfBoundsError, shown
 from pipelines.errors import DefinitionError
@@ -83,8 +83,7 @@ def running() -> dict[str, dict[str, Any]]:
         return {}
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def submit(
     flow: FlowOrFile,
     trigger_seconds: Trigger = None,
@@ -107,8 +106,7 @@ def submit(
         _show(seen, "submitted", as_json, supervisor=started)
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def update(
     flow: FlowOrFile,
     trigger_seconds: Trigger = None,
@@ -130,8 +128,7 @@ def update(
         _show(seen, "updated", as_json, supervisor=started)
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def rollback(
     flow: Deployed,
     to: Annotated[
@@ -150,8 +147,7 @@ def rollback(
         _show(seen, "rolled back", as_json)
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def activate(
     flow: Deployed, no_wait: NoWait = False, wait_at_most: Within = RUNS_WITHIN, as_json: AsJson = False
 ) -> None:
@@ -163,8 +159,7 @@ def activate(
         _show(seen, "active", as_json)
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def deactivate(flow: Deployed, no_wait: NoWait = False, wait_at_most: Within = 60.0, as_json: AsJson = False) -> None:
     """Drain a flow: running batches end, no further one begins. It stays deployed."""
     with nimbus() as there:
@@ -174,8 +169,7 @@ def deactivate(flow: Deployed, no_wait: NoWait = False, wait_at_most: Within = 6
         _show(seen, "inactive", as_json)
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def kill(
     flow: Deployed,
     wait_seconds: Wait = None,
@@ -193,8 +187,7 @@ def kill(
         answer(as_json, seen.to_json() | {"gone": gone}, lambda: rendering.say(told))
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def rebalance(
     flow: Deployed,
     workers: Workers = None,
@@ -255,8 +248,7 @@ def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> Non
     answer(as_json, {"flow": seen.name, "changes": changes}, lambda: rendering.rows(title, changes))
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def status(
     flow: Annotated[str | None, typer.Argument(metavar="[FLOW]", help="A deployed flow; all by default.")] = None,
     lines: Annotated[int, typer.Option("-n", parser=bounded(bounds.LINES), help="How many lines of its history.")] = 10,
@@ -274,8 +266,7 @@ def status(
         answer(as_json, plain, lambda: deployed_view.flow(flow_status, history))
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def versions(flow: Deployed, as_json: AsJson = False) -> None:
     """List the versions of a deployed flow."""
     with nimbus() as there:
@@ -285,8 +276,7 @@ def versions(flow: Deployed, as_json: AsJson = False) -> None:
     answer(as_json, plain, lambda: rendering.rows(f"{flow}: versions (times in UTC)", listed))
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def logs(
     flow: Annotated[str, typer.Argument(metavar="FLOW", help="A flow that is deployed, or was.")],
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow what is written from now on.")] = False,
@@ -322,8 +312,7 @@ def logs(
             )
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def top(
     once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
     seconds: Annotated[float, typer.Option(parser=bounded(bounds.POLL_SECONDS), help="How often to look.")] = 1.0,

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ops.cli import rendering
-from ops.cli.parts import AsJson, emit, plainly
+from ops.cli.parts import AsJson, emit, verb
 from pipelines.catalog import MODULES, flows
 from pipelines.catalog.flow import PROJECT
 from pipelines.errors import BadNameError, TrideltaError
@@ -71,8 +71,7 @@ class Written:
         ]
 
 
-@app.command()
-@plainly
+@verb(app)
 def new(
     flow: Annotated[str, typer.Argument(metavar="FLOW", help="The name of the flow: a-z, 0-9, _.")],
     trident: Annotated[bool, typer.Option("--trident", help="A topology: states, questions, slices.")] = False,

@@ -116,6 +116,19 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     return run
 
 
+def verb(
+    app: typer.Typer, name: str | None = None, *, panel: str | None = None
+) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
+    """Return the decorator that makes a function a command of an app, `plainly`.
+
+    Args:
+        app: The app.
+        name: The command's name; by default the function's.
+        panel: The part of the help that lists it.
+    """
+    return lambda command: app.command(name, rich_help_panel=panel)(plainly(command))
+
+
 def tell_plainly(error: TrideltaError) -> None:
     """Print an error of the engine: its class, its text, and the line of a flow's code that is wrong."""
     errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")

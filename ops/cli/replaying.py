@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import rendering
-from ops.cli.parts import AsJson, FlowName, answer, emit, engine, opened_lake, plainly
+from ops.cli.parts import AsJson, FlowName, answer, emit, engine, opened_lake, verb
 from pipelines.catalog import flow
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command("replay-quarantine")
-@plainly
+@verb(app, "replay-quarantine")
 def replay_quarantine(
     name: FlowName,
     gate: Annotated[list[str] | None, typer.Option(help="Rejected by this gate; may be repeated.")] = None,

@@ -16,15 +16,14 @@ import typer
 
 from ops.cli import rendering
 from ops.cli.deployed import PANEL, nimbus
-from ops.cli.parts import AsJson, OnFresh, bounded, emit, engine, plainly, ports_of
+from ops.cli.parts import AsJson, OnFresh, bounded, emit, engine, ports_of, verb
 from pipelines import bounds
 from pipelines.errors import MissingPathError
 
 app = typer.Typer()
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def supervisor(
     ports: Annotated[str | None, typer.Option(metavar="N,N", help="Its slots; 6900,6901,6902,6903 by default.")] = None,
     name: Annotated[str | None, typer.Option("--id", help="Its id; by default the host's name.")] = None,
@@ -42,8 +41,7 @@ def supervisor(
         process.run(ports=chosen, name=name, metrics_port=metrics_port, stop_workers=stop_workers)
 
 
-@app.command(rich_help_panel=PANEL)
-@plainly
+@verb(app, panel=PANEL)
 def shutdown(as_json: AsJson = False) -> None:
     """End this host's supervisor, and drain its workers. Flows stay deployed: `tridelta supervisor` runs them again."""
     from pipelines.nimbus.processes.life import shut_down
@@ -61,8 +59,7 @@ def shutdown(as_json: AsJson = False) -> None:
             rendering.say(f"{what}: {', '.join(names)}")
 
 
-@app.command()
-@plainly
+@verb(app)
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
     trigger_seconds: Annotated[

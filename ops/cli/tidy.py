@@ -8,7 +8,7 @@ import typer
 
 from ops import housekeeping
 from ops.cli import rendering
-from ops.cli.parts import AsJson, answer, opened_lake, plainly
+from ops.cli.parts import AsJson, answer, opened_lake, verb
 from pipelines.catalog import FlowSettings
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
-@plainly
+@verb(app)
 def tidy(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; count what would be removed.")] = False,
     compact: Annotated[

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from ops.cli import rendering
-from ops.cli.parts import AsJson, answer, plainly
+from ops.cli.parts import AsJson, answer, verb
 from pipelines.errors import FlowFileError
 
 app = typer.Typer()
 
 
-@app.command()
-@plainly
+@verb(app)
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A flow as YAML.")], as_json: AsJson = False
 ) -> None:

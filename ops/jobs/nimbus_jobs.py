@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.deployment import RUNS_WITHIN, DeploymentConfig, deploy, deployment_key, deployment_metadata
+from assets.deployment import (
+    RUNS_WITHIN,
+    DeploymentConfig,
+    deploy,
+    deployment_key,
+    deployment_metadata,
+    registered,
+    told_by_a_job,
+)
 from assets.events import markdown
 from assets.events.reporting import plain_failures
-from assets.registry import registered, told_by_a_job
 from assets.view import FlowView
 from ops.jobs.forms import form, one_of, one_step_job
 from pipelines import bounds
-from resources.nimbus import NimbusResource
+from resources.engine import NimbusResource
 
 if TYPE_CHECKING:
     from pipelines.nimbus.nimbus import Nimbus

@@ -1,7 +1,7 @@
 """The jobs of an operator: replay quarantine, skip a poison batch, query. Impossible requests are refused before Spark starts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 MAX_RUNTIME_SECONDS = 3600
 MOST_ROWS = 1000
 
-Act = Callable[[dg.OpExecutionContext, Any, SparkResource, LakeResource], dict[str, Any]]
+
+@dataclass(frozen=True)
+class Asked:
+    """A run of one of the jobs: the catalog's flows by name, the filled form, and what the run works with."""
+
+    views: Mapping[str, FlowView]
+    config: Any
+    context: dg.OpExecutionContext
+    spark: SparkResource
+    lake: LakeResource
+
+
+Act = Callable[[Asked], dict[str, Any]]
 
 _TXIDS = Field(
     "",
@@ -77,7 +89,8 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
             prefix + "replay_quarantine",
             "Replay rejected rows through a flow after the flow, its gate or its schema was corrected. What passes now "
             "lands in the states once, however often this runs; what does not stays in quarantine with its new reason.",
-            partial(_replay, by_name),
+            _replay,
+            by_name,
             flow=flow,
             gates=(list[gate], Field([], description="Only what these gates rejected. Neither gates nor spouts: all.")),
             **_REPLAYED,
@@ -86,7 +99,8 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
             prefix + "skip_batch",
             "Skip a poison batch, so that its flow continues behind it. Its rows stay in quarantine, from where "
             "replay_quarantine_job brings them back when the cause is fixed.",
-            partial(_skip, by_name),
+            _skip,
+            by_name,
             flow=flow,
             **_SKIPPED,
         ),
@@ -98,7 +112,8 @@ def _query_job(views: Sequence[FlowView], prefix: str) -> dg.JobDefinition:
     return _job(
         prefix + "query",
         "Ask a query stream of a flow, or read a state; the answer is a table in the metadata of the run's step.",
-        partial(_query, {view.name: view for view in views}),
+        _query,
+        {view.name: view for view in views},
         # The launchpad would open with both forms of a question, of which there may be one.
         example=_example(views),
         ask=(
@@ -113,13 +128,20 @@ def _query_job(views: Sequence[FlowView], prefix: str) -> dg.JobDefinition:
     )
 
 
-def _job(verb: str, what: str, act: Act, example: Mapping[str, Any] | None = None, **fields: Any) -> dg.JobDefinition:
+def _job(
+    verb: str,
+    what: str,
+    act: Act,
+    views: Mapping[str, FlowView],
+    example: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> dg.JobDefinition:
     config: Any = form(verb, what, **fields)
 
     @dg.op(name=f"{verb}_op", description=what, out=dg.Out(dg.Nothing))
     def step(context: dg.OpExecutionContext, config: config, spark: SparkResource, lake: LakeResource) -> None:
         with plain_failures():
-            context.add_output_metadata(act(context, config, spark, lake))
+            context.add_output_metadata(act(Asked(views, config, context, spark, lake)))
 
     return one_step_job(verb, what, step, MAX_RUNTIME_SECONDS, example)
 
@@ -164,16 +186,11 @@ def _example(views: Sequence[FlowView]) -> dict[str, Any] | None:
 # --- what they do ---------------------------------------------------------------------------------------------------
 
 
-def _replay(
-    views: Mapping[str, FlowView],
-    context: dg.OpExecutionContext,
-    config: Any,
-    spark: SparkResource,
-    lake: LakeResource,
-) -> dict[str, Any]:
+def _replay(asked: Asked) -> dict[str, Any]:
     from pipelines.execution.replays.runner import look, planned, unfinished
 
-    view, opened = views[config.flow.value], lake.lake()
+    config, context = asked.config, asked.context
+    view, opened = asked.views[config.flow.value], asked.lake.lake()
     gates = [gate.value for gate in config.gates]
     selection = replaying.selected(gates, config.spouts, config.reasons, config.txids)
     if config.dry_run:
@@ -182,7 +199,7 @@ def _replay(
     if report.lots or unfinished(opened, view.topology):
         from pipelines import Runtime
 
-        runtime = Runtime(spark.session(), opened)
+        runtime = Runtime(asked.spark.session(), opened)
         report = runtime.replay_quarantine(
             view.topology,
             selection,
@@ -218,40 +235,29 @@ def _observe(context: dg.OpExecutionContext, view: FlowView, report: "ReplayRepo
             )
 
 
-def _skip(
-    views: Mapping[str, FlowView],
-    context: dg.OpExecutionContext,
-    config: Any,
-    spark: SparkResource,
-    lake: LakeResource,
-) -> dict[str, Any]:
+def _skip(asked: Asked) -> dict[str, Any]:
     from pipelines.execution.batch.poison import skip
 
-    view = views[config.flow.value]
-    skip(lake.lake(), view.topology, config.txid, stream=config.stream)
-    context.log.info(f"batch {config.txid} of {view.name} is left out; the flow goes on behind it with its next run")
+    config, view = asked.config, asked.views[asked.config.flow.value]
+    skip(asked.lake.lake(), view.topology, config.txid, stream=config.stream)
+    asked.context.log.info(
+        f"batch {config.txid} of {view.name} is left out; the flow goes on behind it with its next run"
+    )
     return {"skipped": config.txid, "its rows": "in quarantine; replay_quarantine_job brings them back"}
 
 
-def _query(
-    views: Mapping[str, FlowView],
-    context: dg.OpExecutionContext,
-    config: Any,
-    spark: SparkResource,
-    lake: LakeResource,
-) -> dict[str, Any]:
+def _query(asked: Asked) -> dict[str, Any]:
     from pipelines.state.lookup import look_up, named_table
 
-    asked, opened = config.ask, lake.lake()
-    name = asked.name.value
-    if asked.kind == "state":
-        rows = look_up(named_table(opened, name), asked.key, config.rows + 1, asked.txid)
+    config, question = asked.config, asked.config.ask
+    name = question.name.value
+    if question.kind == "state":
+        rows = look_up(named_table(asked.lake.lake(), name), question.key, config.rows + 1, question.txid)
     else:
-        flow, query = name.split(".")
-        rows = _answer(context, views[flow], query, asked, spark, lake)
+        rows = _answer(asked, *name.split("."))
     shown = rows[: config.rows]
     table = markdown.table(list(shown[0]), shown) if shown else "no rows"
-    context.log.info(f"{name}\n{table}")
+    asked.context.log.info(f"{name}\n{table}")
     more = len(rows) > len(shown)
     return {
         "answer": dg.MetadataValue.md(table),
@@ -260,15 +266,13 @@ def _query(
     }
 
 
-def _answer(
-    context: dg.OpExecutionContext, view: FlowView, query: str, asked: Any, spark: SparkResource, lake: LakeResource
-) -> list[dict[str, Any]]:
+def _answer(asked: Asked, flow: str, query: str) -> list[dict[str, Any]]:
     """Answer without Spark where the query needs none; else by a worker that is up, or a Spark of the run's own."""
     from pipelines.execution.runners.queries import QueryRunner
 
-    opened, topology = lake.lake(), view.topology
-    runner = QueryRunner(opened, topology, query, spark.session, asked.txid)
-    arguments = runner.arguments(asked.args)
+    opened, topology, question = asked.lake.lake(), asked.views[flow].topology, asked.config.ask
+    runner = QueryRunner(opened, topology, query, asked.spark.session, question.txid)
+    arguments = runner.arguments(question.args)
     for node in topology.graph.descendants(topology.queries[query].id):
         static = isinstance(node, nodes.StateQueryNode) and isinstance(
             topology.graph[node.state_node] if node.state_node is not None else None, nodes.StaticStateNode
@@ -277,4 +281,5 @@ def _answer(
             opened.state(node.state)
     if not runner.needs_spark:
         return runner.ask([arguments])
-    return lake.runtime(spark, context.log).query(topology, query, [arguments], txid=asked.txid)
+    runtime = asked.lake.runtime(asked.spark, asked.context.log)
+    return runtime.query(topology, query, [arguments], txid=question.txid)

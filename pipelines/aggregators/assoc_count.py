@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pipelines.aggregators.base import ByValue
-from pipelines.aggregators.tally import Tally
+from pipelines.aggregators.values import Tally
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 from pipelines.errors import FunctionError
 

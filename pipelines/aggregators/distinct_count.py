@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.ordering import freeze
-from pipelines.aggregators.tally import Tally
+from pipelines.aggregators.values import Tally
 from pipelines.aggregators.window import EventAggregator, Types
 
 if TYPE_CHECKING:

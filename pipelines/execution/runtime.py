@@ -28,12 +28,10 @@ from pipelines.execution.protocol.groups import spout_groups
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.runners.bounded import BoundedRunner, check_sliced
 from pipelines.execution.runners.bounded_inputs import bounded_folder
-from pipelines.execution.runners.on_stores import check_places, check_session
-from pipelines.execution.runners.partitioned_session import Partitions, asked_for, own_session
 from pipelines.execution.runners.queries import Answer, QueryRunner
+from pipelines.execution.runners.sessions import Partitions, asked_for, check_places, check_session, own_session
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 from pipelines.flowmix.compile import as_topology
-from pipelines.graph import nodes
 from pipelines.places.location import Location
 from pipelines.state.lake import Lake
 from pipelines.state.schema import UNSLICED
@@ -207,7 +205,9 @@ class Runtime:
         """
         topology = as_topology(topology)
         check_places(self.spark, self.lake, topology)
-        groups = [group for group in self._groups(topology) if _holds(group.spouts, stream)]
+        groups = self._groups(topology)
+        if stream is not None:
+            groups = [group for group in groups if any(spout.stream == stream for spout in group.spouts)]
         for group in groups:
             check_sliced(group)
         reports = [self._bounded(group, slices, progress) for group in groups]
@@ -411,10 +411,6 @@ def _and_told(progress: Callable[[_Report], None] | None, run: LineageRun | None
             progress(report)
 
     return both
-
-
-def _holds(spouts: tuple[nodes.SpoutNode, ...], stream: str | None) -> bool:
-    return stream is None or any(spout.stream == stream for spout in spouts)
 
 
 def _refuse_beside_stream(topology: TridentTopology, groups: Sequence[BatchGroup]) -> None:

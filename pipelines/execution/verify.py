@@ -16,14 +16,13 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import TrideltaError
 from pipelines.execution.batch.accounts import xor, xor_of_rows
-from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
+from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError, named_by
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.named_windows import named_by
 from pipelines.execution.checkpoint.window_files import Begun, WindowStateError, check_files, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
-from pipelines.execution.runners.on_stores import check_session
+from pipelines.execution.runners.sessions import check_session
 from pipelines.graph.nodes import BatchWindowNode
 from pipelines.places.location import Location
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pipelines.aggregators.window import WindowAggregator
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.contexts import window_context
 from pipelines.flowmix.criteria import Criteria, Python
 from pipelines.flowmix.definition import Schema
+from pipelines.flowmix.flow import window_context
 from pipelines.flowmix.row_calls import (
     Calls,
     Expressions,

@@ -2,14 +2,209 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
+from pipelines.errors import ParallelismError
 from pipelines.graph import nodes
-from pipelines.graph.expansion import PlannedOperation, components, expand
+from pipelines.graph.expansion import Expansion, PlannedOperation, Repartition, components, expand
 from pipelines.graph.fields import distinct
-from pipelines.graph.grouping import Grouping, group, tasks
+
+Group = frozenset[int]
+"""The ids of the operations of one bolt."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Operations by id, every edge between two groups with a repartition on it, and the groups in the original's order."""
+
+    operations: dict[int, PlannedOperation]
+    groups: tuple[Group, ...]
+
+
+def group(expansion: Expansion) -> Grouping:
+    """Group operations in the original's order (Trident rules 3.2-3.5): merge fully, then part where nothing repartitions."""
+    operations = {operation.id: operation for operation in expansion.operations}
+    merged = _merge_fully(operations, _initial(expansion.operations))
+    growing = _GrowingGroups(operations, merged)
+    growing.join_with_identities()
+    growing.part_subscriptions()
+    return Grouping(growing.operations, tuple(frozenset(members) for members in growing.groups))
+
+
+def in_bolts(operations: Iterable[PlannedOperation]) -> Iterator[PlannedOperation]:
+    """Yield the operations that are in a bolt: neither spouts nor repartitions."""
+    return (operation for operation in operations if not operation.spout and operation.repartition is None)
+
+
+def _initial(operations: tuple[PlannedOperation, ...]) -> list[Group]:
+    """A group for each state, with what queries it, then one for each other operation (rule 3.2)."""
+    states: dict[str, set[int]] = {}
+    for operation in in_bolts(operations):
+        if operation.state is not None:
+            states.setdefault(operation.state, set()).add(operation.id)
+    alone = [frozenset((planned.id,)) for planned in in_bolts(operations) if planned.state is None]
+    return [frozenset(members) for members in states.values()] + alone
+
+
+def _merge_fully(operations: dict[int, PlannedOperation], initial: list[Group]) -> list[Group]:
+    """Merge each group with its only neighbour, outgoing first, until nothing happens (rule 3.3).
+
+    The order decides the bolts' numbers: a merged group goes to the end, and the search starts again at the front.
+    """
+    around = _Neighbours(operations)
+    groups = dict.fromkeys(initial)
+    of = {operation_id: group for group in groups for operation_id in group}
+    while pair := next(around.mergeable(groups, of), None):
+        merged = pair[0] | pair[1]
+        for half in pair:
+            del groups[half]
+        groups[merged] = None
+        of.update(dict.fromkeys(merged, merged))
+    return list(groups)
+
+
+class _Neighbours:
+    def __init__(self, operations: dict[int, PlannedOperation]) -> None:
+        self._above = {operation.id: operation.parents for operation in operations.values()}
+        self._below: dict[int, list[int]] = {operation_id: [] for operation_id in operations}
+        for child in operations.values():
+            for parent in child.parents:
+                self._below[parent].append(child.id)
+
+    def mergeable(self, groups: Iterable[Group], of: dict[int, Group]) -> Iterator[tuple[Group, Group]]:
+        """Yield groups with their only neighbour. A repartition or a spout is in no group: None, with which nothing merges."""
+        for group in groups:
+            for edges in (self._below, self._above):
+                others = {of.get(near) for operation_id in group for near in edges[operation_id]} - {group}
+                if len(others) == 1 and (other := others.pop()) is not None:
+                    yield group, other
+
+
+class _GrowingGroups:
+    """The grouped operations, to which identities are added."""
+
+    def __init__(self, operations: dict[int, PlannedOperation], groups: list[Group]) -> None:
+        self.operations = dict(operations)
+        self.groups: list[set[int]] = [set(group) for group in groups]
+        self._of = {member: number for number, group in enumerate(groups) for member in group}
+
+    def _add(
+        self, kind: str, parent: PlannedOperation, repartition: Repartition | None, name: str | None
+    ) -> PlannedOperation:
+        made = PlannedOperation(
+            id=max(self.operations) + 1,
+            kind=kind,
+            label=str(repartition or kind),
+            node=parent.node,
+            parents=(parent.id,),
+            name=name,
+            repartition=repartition,
+        )
+        self.operations[made.id] = made
+        return made
+
+    def _identity_partition(self, parent: int) -> int:
+        above = self.operations[parent]
+        return self._add("repartition", above, Repartition(nodes.IDENTITY), above.name).id
+
+    def join_with_identities(self) -> None:
+        """Put an identity partition on every edge between groups, or from a spout, that has no repartition (rule 3.4)."""
+        for planned in tuple(in_bolts(self.operations.values())):
+            parents = tuple(
+                self._identity_partition(parent) if self._apart(parent, planned.id) else parent
+                for parent in planned.parents
+            )
+            self.operations[planned.id] = replace(planned, parents=parents)
+
+    def _apart(self, parent: int, child: int) -> bool:
+        return self.operations[parent].repartition is None and self._of.get(parent) != self._of[child]
+
+    def part_subscriptions(self) -> None:
+        """One group takes a stream in one way only: other ways go through an identity operation (rule 3.5).
+
+        It belongs to the parent's bolt, or to a new one if the parent is a spout; the original forgot to join that one
+        with the spout, here an identity partition does.
+        """
+        for number in range(len(self.groups)):
+            for extra in self._extra_inputs(number):
+                above = self.operations[extra.parents[0]]
+                if above.spout:
+                    above = self.operations[self._identity_partition(above.id)]
+                identity = self._add("identity", above, None, None)
+                self.operations[extra.id] = replace(extra, parents=(identity.id,))
+                home = self._of.get(above.id)
+                if home is None:
+                    home = len(self.groups)
+                    self.groups.append(set())
+                self.groups[home].add(identity.id)
+                self._of[identity.id] = home
+
+    def _extra_inputs(self, number: int) -> list[PlannedOperation]:
+        """The repartitions into a group that deal a stream otherwise than the first one of that stream does."""
+        inputs = {parent for member in self.groups[number] for parent in self.operations[member].parents}
+        first: dict[int, PlannedOperation] = {}
+        extra: list[PlannedOperation] = []
+        for above in (self.operations[parent] for parent in sorted(inputs)):
+            if above.repartition is None:
+                continue
+            anchor = first.setdefault(above.parents[0], above)
+            if anchor.repartition != above.repartition:
+                extra.append(above)
+        return extra
+
+
+def tasks(grouping: Grouping) -> dict[int, int]:
+    """Return the tasks of each operation that is in a bolt, and of each spout, by operation id.
+
+    Bolts and spouts that identity partitions join form a class, and a class has one number of tasks: the largest hint in
+    it, at most what its sources can use; or what a state in it demands.
+
+    Raises:
+        ParallelismError: if a state demands more than a source of its class can use, or two states differ.
+    """
+    numbers: dict[int, int] = {}
+    for members in _classes(grouping):
+        number = _tasks_of([grouping.operations[member] for member in sorted(members)])
+        numbers.update(dict.fromkeys(members, number))
+    return numbers
+
+
+def _tasks_of(members: list[PlannedOperation]) -> int:
+    maximum = min((member.max_parallelism for member in members if member.max_parallelism is not None), default=None)
+    fixed = [(str(member.writes), member.partitions) for member in members if member.partitions is not None]
+    if fixed:
+        names, numbers = [name for name, _ in fixed], [number for _, number in fixed]
+        if len(set(numbers)) > 1:
+            raise ParallelismError(names, numbers)
+        if maximum is not None and maximum < numbers[0]:
+            raise ParallelismError(names, numbers, maximum)
+        return numbers[0]
+    hinted = max((member.hint for member in members if member.hint is not None), default=1)
+    wanted = max(hinted, 1)
+    return wanted if maximum is None else min(wanted, maximum)
+
+
+def _classes(grouping: Grouping) -> list[set[int]]:
+    """The operations of groups and spouts that identity partitions join."""
+    home: dict[int, set[int]] = {}
+    for group in (*grouping.groups, *({planned.id} for planned in grouping.operations.values() if planned.spout)):
+        members = set(group)
+        home.update(dict.fromkeys(members, members))
+    for child in grouping.operations.values():
+        for parent in child.parents if child.id in home else ():
+            between = grouping.operations[parent]
+            if between.repartition is not None and between.repartition.kind == nodes.IDENTITY:
+                _join(home, between.parents[0], child.id)
+    return list({id(members): members for members in home.values()}.values())
+
+
+def _join(home: dict[int, set[int]], first: int, other: int) -> None:
+    joined, added = home[first], home[other]
+    if joined is not added:
+        joined |= added
+        home.update(dict.fromkeys(added, joined))
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: B
     """
     stored = pa.schema(table.schema().to_arrow())
     context = QueryBuilder().register("state", table)
-    sql = _slices_sql(writer, stored, plan) + _roll_up_sql(writer, stored, plan)
+    sql = [_select(writer, stored, plan, SLICE_COLUMN, slices_condition(plan, DATAFUSION))] if plan.slices else []
+    sql += [_select(writer, stored, plan, f"'{ROLL_UP}'", _roll_up_where(plan))] if plan.rolls_up else []
     with fitting(writer.table.name, "a folded total"):
         folded = [pa.table(context.execute(query).read_all()) for query in sql]
         # A value that was added later stands behind the engine's own columns.
@@ -116,14 +117,6 @@ def replaced(plan: FoldPlan, dialect: Dialect) -> str:
     """Return the rows that the commit replaces."""
     names = (*plan.slices, ROLL_UP) if plan.rolls_up else plan.slices
     return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({dialect.texts(names)})"
-
-
-def _slices_sql(writer: StateWriter, stored: pa.Schema, plan: FoldPlan) -> list[str]:
-    return [_select(writer, stored, plan, SLICE_COLUMN, slices_condition(plan, DATAFUSION))] if plan.slices else []
-
-
-def _roll_up_sql(writer: StateWriter, stored: pa.Schema, plan: FoldPlan) -> list[str]:
-    return [_select(writer, stored, plan, f"'{ROLL_UP}'", _roll_up_where(plan))] if plan.rolls_up else []
 
 
 def _select(writer: StateWriter, stored: pa.Schema, plan: FoldPlan, slice_: str, where: str) -> str:

@@ -70,9 +70,9 @@ class NoTransitionError(NimbusError):
 class SubmitError(NimbusError):
     """A flow cannot be deployed as asked (Nimbus rules 1.2)."""
 
-    def __init__(self, flow: str, problem: str, *, asked: int | None = None, limit: int | None = None) -> None:
-        self.flow, self.problem, self.asked, self.limit = flow, problem, asked, limit
-        super().__init__(problem, hint=f'flow "{flow}" asks for {asked}; ask for less' if asked is not None else "")
+    def __init__(self, flow: str, problem: str) -> None:
+        self.flow, self.problem = flow, problem
+        super().__init__(problem)
 
 
 class FormSettingError(NimbusError):

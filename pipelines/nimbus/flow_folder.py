@@ -31,8 +31,7 @@ from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, RegistryEr
 from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_ANEW, anew_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
-from pipelines.planner.plan import TopologyPlan
-from pipelines.planner.stored import deployed_plan
+from pipelines.planner.plan import TopologyPlan, deployed_plan
 
 if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime

@@ -13,7 +13,7 @@ from pipelines.bounds import shown
 from pipelines.errors import nearest
 from pipelines.flowmix.yaml_parts import Form
 from pipelines.nimbus.errors import FormSettingError, SubmitError, UnknownFormSettingError
-from pipelines.spark.spark_settings import SPARK_SETTINGS
+from pipelines.private import SPARK_SETTINGS
 from pipelines.thresholds import Thresholds
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tenacity
 
 from pipelines.catalog.flow import FlowSettings
-from pipelines.execution.runners.on_stores import refuse_sources_on_stores
+from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import NotAliveError, RegistryError, VersionError, WaitError
@@ -27,7 +27,6 @@ from pipelines.nimbus.registry.records import (
     Content,
     DeployedFlow,
     Happened,
-    SubmitOptions,
     Version,
     check_wait,
 )
@@ -311,8 +310,8 @@ class Nimbus:
 
     def _submit(self, asked: _Asked, inactive: bool) -> FlowStatus:
         content, name = self._content(asked)
-        options = SubmitOptions(Status.INACTIVE if inactive else Status.ACTIVE)
-        return self._cluster.status(self.registry.submit(name, content, options=options))
+        status = Status.INACTIVE if inactive else Status.ACTIVE
+        return self._cluster.status(self.registry.submit(name, content, status=status))
 
     def _content(self, asked: _Asked) -> tuple[Content, str]:
         """Return the content of a version, and its flow's name."""

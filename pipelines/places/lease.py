@@ -162,13 +162,10 @@ def _is_free(seen: Stored) -> bool:
             return True
         # Of containers each sees its own processes only.
         here = (boot_id(), _namespace())
-        return here[0] != "" and here == (process["boot"], process["namespace"]) and not _runs(process)
+        known = here[0] != "" and here == (process["boot"], process["namespace"])
+        return known and ProcessIdentity.read(process).process() is None
     except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
         return False
-
-
-def _runs(process: Mapping[str, Any]) -> bool:
-    return ProcessIdentity.read(process).process() is not None
 
 
 def _namespace() -> str:

@@ -173,9 +173,6 @@ class Location:
     def with_name(self, name: str) -> Location:
         return self.parent / name
 
-    def with_suffix(self, suffix: str) -> Location:
-        return self.parent / f"{self.stem}{suffix}"
-
     def is_relative_to(self, other: Path | Location) -> bool:
         """Return whether it is that place, or lies in it."""
         return (

@@ -14,14 +14,11 @@ from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
 from pipelines.graph.bolts import is_spout, node_tasks
-from pipelines.planner.aggregates import aggregated
-from pipelines.planner.extremes import extreme
+from pipelines.planner.aggregates import aggregated, extreme, multi_reduced
 from pipelines.planner.functions import appended, condition, consumed, replaced
 from pipelines.planner.joins import joined
-from pipelines.planner.multi_reduce import multi_reduced
-from pipelines.planner.new_values import new_values, read_by
 from pipelines.planner.partitioning import entered, hidden_needs, merged, repartitioned
-from pipelines.planner.persists import persisted
+from pipelines.planner.persists import new_values, persisted, read_by
 from pipelines.planner.state_queries import queried
 from pipelines.planner.step import TASK, Context, Step, columns
 from pipelines.planner.windows import entering, on_time, windowed, windowed_in_batch

@@ -32,8 +32,10 @@ def joined(step: Step) -> DataFrame:
         frame = _with(frame, sides[number], number, _keys(step, number), "inner" if inner else "full_outer")
     for number in outer if inner else []:
         frame = _with(frame, sides[number], number, _keys(step, number), "left")
+    # The order of arrival ends at a join: who asks for one behind it takes the order of the joined rows.
+    hidden = [*step.batch(), *sorted(step.needed - {ORDER})]
     return step.with_task(_shaped(step, frame), [f"_key{at}" for at in range(len(node.sides[0].keys))]).select(
-        *(column(name) for name in node.fields), *(F.col(name) for name in _hidden(step))
+        *(column(name) for name in node.fields), *map(F.col, hidden)
     )
 
 
@@ -41,11 +43,6 @@ def same(pairs: Sequence[tuple[str, str]]) -> Column:
     """Check whether columns are pairwise equal, null equal to null."""
     equal = [column(name).eqNullSafe(column(other)) for name, other in pairs]
     return reduce(lambda condition, other: condition & other, equal)
-
-
-def _hidden(step: Step) -> list[str]:
-    # The order of arrival ends at a join: who asks for one behind it takes the order of the joined rows.
-    return [*step.batch(), *sorted(step.needed - {ORDER})]
 
 
 def _renamed(step: Step, number: int) -> DataFrame:

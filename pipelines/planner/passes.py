@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from pipelines.aggregators.folds import CombinerFold, Fold, fold_of
 from pipelines.aggregators.ordering import freeze
-from pipelines.planner.failures import Where
-from pipelines.planner.values import Row, RowsOut, freezes, plain_columns, plain_rows
+from pipelines.planner.values import Row, RowsOut, Where, freezes, plain_columns, plain_rows
 
 # Keys for which a worker holds partial values before it hands them on.
 _HELD_KEYS = 100_000

@@ -4,13 +4,15 @@
 - log: keys and the batch's partial values;
 - map: keys and their new values, worked out from what the state held before the batch;
 - with an updater: `_op` ("put", "remove", "emit"), keys, values, and the outputs as `_out_<name>` (`updaters.py`).
+
+And the new values of a state after a batch, as a stream (Trident rules 1.2, newValuesStream).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -18,23 +20,25 @@ from pyspark.sql import functions as F
 from pipelines.aggregators import ColumnAggregator
 from pipelines.aggregators.folds import UNSET, CombinerFold, Fold
 from pipelines.errors import FunctionError
-from pipelines.planner.aggregates import over_columns, partials
-from pipelines.planner.joins import same
-from pipelines.planner.passes import Chain, Groups, WholePass
-from pipelines.planner.python_aggregation import (
+from pipelines.graph import nodes
+from pipelines.planner.aggregates import (
     arrow,
     by_key,
     chain_of,
     combine_early,
     in_workers,
     inputs_of,
+    over_columns,
     partial_fields,
     partial_values,
+    partials,
     tuples,
     with_keys,
 )
-from pipelines.planner.step import ORDER, Step, column, columns
-from pipelines.planner.updaters import updated
+from pipelines.planner.joins import same
+from pipelines.planner.passes import Chain, Groups, WholePass
+from pipelines.planner.step import ORDER, TASK, Context, Step, column, columns, hidden
+from pipelines.planner.updaters import EMIT, OP, output_column, updated
 from pipelines.planner.values import Row, RowsOut, plain_rows
 from pipelines.state.kinds import MAP
 
@@ -200,3 +204,58 @@ class StatePass:
                     raise self.chain.where.error(f"failed to combine {held!r} and {value!r}", error) from error
             results.append(value)
         return results
+
+
+def read_by(node: nodes.NewValuesNode, graph: nodes.Graph, context: Context) -> tuple[int, ...]:
+    """Return the nodes whose frames new values are worked out from.
+
+    That is what leads to the persist: the tuples say which keys were touched, and the state has their values. What an
+    updater emitted is the persist's own frame, or was kept since the state was committed.
+    """
+    persist = cast(nodes.PersistNode, graph[node.parents[0]])
+    if persist.updater is None:
+        return persist.parents
+    return (persist.id,) if _kept(persist, context) is None else ()
+
+
+def new_values(step: Step) -> DataFrame:
+    """Return the keys that the batch touched, with their values as of the batch; of a state of tuples the tuples themselves."""
+    persist = cast(nodes.PersistNode, step.parent())
+    if persist.updater is not None:
+        return _emitted(step)
+    if not persist.aggregations:
+        names = zip(persist.inputs, step.node.fields, strict=True)
+        return step.frame.select(*(column(name).alias(new) for name, new in names), *step.kept)
+    return _of_keys(step, persist)
+
+
+def _of_keys(step: Step, persist: nodes.PersistNode) -> DataFrame:
+    keys = step.batch()
+    touched = step.frame.select(
+        *(column(name).alias(f"_t{at}") for at, name in enumerate(persist.group)),
+        *(columns(keys) or [F.lit(0).alias("_all")]),
+    ).distinct()
+    table, version = step.context.state(persist.state.name)
+    state = table.frame(step.frame.sparkSession, version=version).select(*columns(persist.fields))
+    if persist.group:
+        on = same([(f"_t{at}", name) for at, name in enumerate(persist.group)])
+        rows = touched.join(state, on=on, how="inner")
+    else:
+        rows = touched.crossJoin(F.broadcast(state))
+    names = zip(persist.fields, step.node.fields, strict=True)
+    rows = rows.select(*(column(name).alias(new) for name, new in names), *columns(keys))
+    if TASK in step.needed and not persist.group:
+        return rows.withColumn(TASK, F.lit(0))
+    return step.with_task(rows, step.node.fields[: len(persist.group)])
+
+
+def _emitted(step: Step) -> DataFrame:
+    rows = _kept(cast(nodes.PersistNode, step.parent()), step.context) if not step.frames else step.frame
+    assert rows is not None
+    names = [column(output_column(name)).alias(name) for name in step.node.fields]
+    return rows.where(F.col(OP) == EMIT).select(*names, *columns(hidden(rows)))
+
+
+def _kept(persist: nodes.PersistNode, context: Context) -> DataFrame | None:
+    ask = getattr(context, "emitted", None)
+    return None if ask is None else ask(persist)

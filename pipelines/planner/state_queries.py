@@ -13,18 +13,17 @@ from pyspark.sql.types import StructField, StructType
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import FunctionError, StateQueryError
 from pipelines.graph import nodes
-from pipelines.planner.failures import Where
+from pipelines.planner.aggregates import arrow, by_key, in_workers, nullable
 from pipelines.planner.joins import same
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Groups
 from pipelines.planner.plain.queries import fixed_view
-from pipelines.planner.python_aggregation import arrow, by_key, in_workers, nullable
 from pipelines.planner.step import BUILT_IN_QUERIES, ORDER, TASK, Step, column, columns, hidden, task_by, type_of
-from pipelines.planner.values import BATCH_ROWS, Row, RowsOut, plain_rows
+from pipelines.planner.values import BATCH_ROWS, Row, RowsOut, Where, plain_rows
 from pipelines.sources.fixed import arrow_rows
 from pipelines.state.views import StateView
-from pipelines.trident.query_functions import TupleCollectionGet
 from pipelines.trident.states import FixedState
+from pipelines.trident.user_code import TupleCollectionGet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pipelines.errors import UnknownStateError
 from pipelines.graph import nodes
 from pipelines.state.schema import SLICE_COLUMN, struct_of
-from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollectionGet
+from pipelines.trident.user_code import MapGet, SnapshotGet, TupleCollectionGet
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,12 +11,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField
 
 from pipelines.aggregators.calls import emitted
-from pipelines.planner.failures import Where
+from pipelines.planner.aggregates import arrow, by_key, in_workers, with_keys
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Groups
-from pipelines.planner.python_aggregation import arrow, by_key, in_workers, with_keys
 from pipelines.planner.step import ORDER, Step, column, columns, type_of
-from pipelines.planner.values import Row, RowsOut, plain_rows
+from pipelines.planner.values import Row, RowsOut, Where, plain_rows
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.views import MapState, StateView
 

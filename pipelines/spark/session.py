@@ -24,8 +24,7 @@ from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
 from pipelines.spark.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.spark.java import Java, find_java
-from pipelines.spark.jvm_launch import launched
-from pipelines.spark.jvm_names import keep_names
+from pipelines.spark.jvm_launch import keep_names, launched
 from pipelines.spark.s3_jars import s3_paths, s3_settings
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -122,7 +121,9 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.driver.memory": f"{driver_memory() // 1024**2}m",
         "spark.driver.extraJavaOptions": java_options(java, cache),
     }
-    return chosen | (_local_settings() if is_local(master) else _cluster_settings(jars, cache))
+    if is_local(master):
+        return chosen | _local_settings()
+    return chosen | {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
 
 
 def _local_settings() -> dict[str, str]:
@@ -138,10 +139,6 @@ def _local_settings() -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
     }
-
-
-def _cluster_settings(jars: list[str], cache: Path) -> dict[str, str]:
-    return {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
 
 
 def java_options(java: Java, cache: Path) -> str:

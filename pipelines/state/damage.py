@@ -109,17 +109,13 @@ def check_log(table: str, path: Place, since: int = 0) -> None:
     """
     if since > 0:
         # The log has grown behind what is known: mostly by one commit.
-        files = list(takewhile(_is_there, (commit_file(path, version) for version in count(since))))
+        files = list(takewhile(lambda file: file.exists(), (commit_file(path, version) for version in count(since))))
     else:
         for file in commit_files(path):
             if file.stat().st_size == 0:
                 raise _commit(table, file, "it is empty")
         files = replayed(path)
     _check_commits(table, files)
-
-
-def _is_there(file: Place) -> bool:
-    return file.exists()
 
 
 def check_version(table: str, path: Place, version: int) -> None:

@@ -9,10 +9,14 @@ from pydantic import BaseModel, ConfigDict
 
 from pipelines.aggregators import BUILT_IN, ColumnAggregator
 from pipelines.graph.expressions import keeps_values
-from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
+from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from collections.abc import Iterable
+
+    from pyspark.sql.types import StructType
+
+    from pipelines.graph.nodes import PersistNode
 
 PROPERTY = "tridelta.state"
 TXID, SLICE_COLUMN, GEN = "_txid", "_slice", "_gen"
@@ -86,6 +90,29 @@ class StateSchema(BaseModel):
     columns: tuple[tuple[str, str], ...]
     sliced: bool = False
     slice_by: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of_node(
+        cls,
+        node: PersistNode,
+        flow: str,
+        columns: Iterable[tuple[str, str]],
+        *,
+        sliced: bool,
+        slice_by: tuple[tuple[str, str], ...],
+    ) -> StateSchema:
+        """Return what a flow declares by the node that writes the state."""
+        values = [ValueColumn(name=a.output, aggregator=type(a.aggregator).__name__) for a in node.aggregations]
+        return cls(
+            layout=node.state.layout,
+            kind=node.state.kind,
+            flow=flow,
+            keys=node.group,
+            values=tuple(values) if node.state.layout == LOG else (),
+            columns=tuple(columns),
+            sliced=sliced,
+            slice_by=slice_by,
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -177,17 +204,14 @@ def table_schema(columns: StructType, declared: StateSchema) -> StructType:
     nullable = StructType.fromJson(_nullable(columns.jsonValue()))
     fields = [f for f in nullable.fields if f.name not in HIDDEN]
     if declared.layout != MAP:
-        return StructType([*fields, *(StructField(n, k, True) for n, k in _engine(LongType(), StringType()))])
+        hidden = ((TXID, LongType()), (SLICE_COLUMN, StringType()), (GEN, LongType()))
+        return StructType([*fields, *(StructField(name, kind, True) for name, kind in hidden)])
     engine = [StructField(TXID, LongType(), True)]
     if declared.kind == OPAQUE:
         values = [f for f in fields if f.name not in declared.keys]
         engine.append(StructField(PREVIOUS, StructType([StructField("txid", LongType(), True), *values]), True))
         engine.append(StructField(REMOVED, BooleanType(), True))
     return StructType([*fields, *engine])
-
-
-def _engine(long: DataType, string: DataType) -> tuple[tuple[str, DataType], ...]:
-    return ((TXID, long), (SLICE_COLUMN, string), (GEN, long))
 
 
 def _nullable(schema: Any) -> Any:

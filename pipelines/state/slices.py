@@ -88,10 +88,7 @@ def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
         if commit.kind == SLICE and commit.slice is not None:
             commits[commit.slice] = commit
         elif commit.kind in (BATCH, REPLAY):
-            commits |= dict.fromkeys(_added(table, commit.version), commit)
+            # The slices of the files that it added.
+            added = {str(add["partitionValues"].get(SLICE_COLUMN)) for add in adds(table.path, commit.version)}
+            commits |= dict.fromkeys(added, commit)
     return commits
-
-
-def _added(table: StateTable, version: int) -> set[str]:
-    """Return the slices of the files that a commit added."""
-    return {str(add["partitionValues"].get(SLICE_COLUMN)) for add in adds(table.path, version)}

@@ -82,17 +82,14 @@ def rows_of(actions: Sequence[AddAction]) -> int:
     return sum(int(json.loads(action.stats)["numRecords"]) for action in actions)
 
 
-def check_age(files: Sequence[AddAction], state: str, what: str, now: float | None = None) -> None:
+def check_age(files: Sequence[AddAction], state: str, what: str) -> None:
     """Refuse files that a compaction may have deleted while their writer stood still.
-
-    Args:
-        now: seconds since 1970; the time of this host without it.
 
     Raises:
         LateWriterError: they were written too long ago.
     """
     written = min((file.modification_time for file in files), default=None)
-    age = (time.time() if now is None else now) - written / 1000 if written is not None else 0.0
+    age = time.time() - written / 1000 if written is not None else 0.0
     if age > COMMITTED_WITHIN_SECONDS:
         raise LateWriterError(
             state, what, f"its files are {age / 3600:.0f} hours old, and a compaction may have deleted them"

@@ -13,9 +13,8 @@ from pipelines.planner.plain import in_order, plain
 from pipelines.sources import FixedBatches
 from pipelines.sources.base import FILE
 from pipelines.state.schema import SLICE_COLUMN, TXID, UNSLICED
-from pipelines.testing.lakes import fresh_lake
 from pipelines.testing.reference import Batch, ReferenceEngine, States
-from pipelines.testing.spark_step import session
+from pipelines.testing.spark_step import fresh_lake, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""The only thing that the reference engine leaves to Spark: SQL text, callables of Columns without a plain form, gates.
+"""What the reference engine leaves to Spark, and nothing else: SQL text, callables of Columns without a plain form, gates.
 
 A step's input values, and nothing else, are put into one small frame, the expression is evaluated, and the values are
 taken out again. Order, batches, grouping, aggregation and states stay with the plain-Python interpreter.
@@ -6,7 +6,9 @@ taken out again. Order, batches, grouping, aggregation and states stay with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelines.errors import FunctionError, NeedsSparkError
@@ -15,6 +17,8 @@ from pipelines.planner.plain import Evaluated, Row, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.state.lake import Lake
 
 _INDEX = "_row"
 
@@ -102,3 +106,12 @@ class SparkStep:
         compiled.verdict(metrics, compiled.run_batch_checks(frame.drop(_INDEX))).raise_if_refused(batch)
         kept = compiled.kept(annotated).select(_INDEX).collect()
         return table.take(sorted(row[_INDEX] for row in kept))
+
+
+@contextmanager
+def fresh_lake() -> Iterator[Lake]:
+    """Yield a lake in a folder that ends with the block."""
+    from pipelines.state.lake import Lake
+
+    with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
+        yield Lake(root)

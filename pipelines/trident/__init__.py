@@ -15,17 +15,33 @@ from pipelines.aggregators import (
 )
 from pipelines.graph.nodes import COMPACT, PRESERVE
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
-from pipelines.trident.chained import ChainedAggregation
+from pipelines.trident.aggregation import ChainedAggregation
 from pipelines.trident.combining import INNER, OUTER, mixed
 from pipelines.trident.counters import count
-from pipelines.trident.functions import ArrowFunction, ColumnFunction, RowFunction, arrow_function, row_function
-from pipelines.trident.grouped import GroupedStream
-from pipelines.trident.operations import Debug, Equals, FilterNull, Not, Split
-from pipelines.trident.query_functions import MapGet, QueryFunction, SnapshotGet, TupleCollectionGet
+from pipelines.trident.functions import (
+    ArrowFunction,
+    ColumnFunction,
+    Debug,
+    Equals,
+    FilterNull,
+    Not,
+    RowFunction,
+    Split,
+    arrow_function,
+    row_function,
+)
 from pipelines.trident.states import DeltaState, FixedState, TridentState
-from pipelines.trident.stream import Stream
+from pipelines.trident.stream import GroupedStream, Stream
 from pipelines.trident.topology import TridentTopology
-from pipelines.trident.user_code import Assembly, MultiReducer, StateUpdater
+from pipelines.trident.user_code import (
+    Assembly,
+    MapGet,
+    MultiReducer,
+    QueryFunction,
+    SnapshotGet,
+    StateUpdater,
+    TupleCollectionGet,
+)
 from pipelines.trident.windowing import (
     AlignedDurationWindow,
     SessionDurationWindow,

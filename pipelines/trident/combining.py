@@ -9,8 +9,7 @@ from pipelines.errors import FunctionError, MixedSpoutsError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require
 from pipelines.trident.functions import output_schema
-from pipelines.trident.grouped import GroupedStream
-from pipelines.trident.stream import Stream
+from pipelines.trident.stream import GroupedStream, Stream
 from pipelines.trident.user_code import MultiReducer
 
 if TYPE_CHECKING:

@@ -1,22 +1,123 @@
-"""Stream: the fluent half of the Trident API. Every line is checked when it is written."""
+"""Stream, its half that knows of tasks, and what `group_by` gives: the fluent half of the Trident API.
+
+Every line is checked when it is written.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import Any, Self
 
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
-from pipelines.trident.aggregation import parse_aggregations
-from pipelines.trident.chained import ChainedAggregation
-from pipelines.trident.functions import ColumnFunction, as_function, as_predicate
-from pipelines.trident.grouped import GroupedStream
-from pipelines.trident.operations import Debug
-from pipelines.trident.partitioning import Partitioning
+from pipelines.trident.aggregation import ChainedAggregation, parse_aggregations
+from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
 from pipelines.trident.persisting import Persisting
+from pipelines.trident.states import DeltaState, TridentState
+from pipelines.trident.steps import Steps
 from pipelines.trident.user_code import Assembly
 from pipelines.trident.windowing import Length, SpanConfig, WindowConfig, sliding, tumbling, windowed
+
+Comparator = Callable[[Any, Any], int]
+"""`comparator(a, b)`: negative if a is less than b, 0 if they are equal, positive if it is greater."""
+
+
+class Partitioning(Steps):
+    """Where a batch runs in one task, a repartition changes nothing. Fields never change (Trident rules 1.5)."""
+
+    def shuffle(self) -> Self:
+        """Spread the tuples evenly over tasks: by a hash of all fields, so that a replayed batch is dealt the same way."""
+        return self._add(nodes.PartitionNode, kind=nodes.SHUFFLE)
+
+    def local_or_shuffle(self) -> Self:
+        """Leave the tuples in their task if the number of tasks stays the same, else as `shuffle`."""
+        return self._add(nodes.PartitionNode, kind=nodes.LOCAL_OR_SHUFFLE)
+
+    def partition_by(self, fields: FieldNames) -> Self:
+        """Bring equal values of `fields` to the same task, always; null is a value like any other."""
+        by = added("partition_by", require("partition_by", fields, self.output_fields), ())
+        if not by:
+            raise FunctionError("partition_by", "takes at least one field", hint="use global_() for one task")
+        return self._add(nodes.PartitionNode, kind=nodes.FIELDS, by=by)
+
+    def global_(self) -> Self:
+        """Bring all tuples of all batches to the lowest task."""
+        return self._add(nodes.PartitionNode, kind=nodes.GLOBAL)
+
+    def batch_global(self) -> Self:
+        """Bring all tuples of a batch to one task: task `txid % tasks`."""
+        return self._add(nodes.PartitionNode, kind=nodes.BATCH_GLOBAL)
+
+    def broadcast(self) -> Self:
+        """Give every task a copy of every tuple: with n tasks there are n of each from here on."""
+        return self._add(nodes.PartitionNode, kind=nodes.BROADCAST)
+
+    def identity_partition(self) -> Self:
+        """Bring the tuples of task i to task i. What is before and behind has the same number of tasks (rules 3.9)."""
+        return self._add(nodes.PartitionNode, kind=nodes.IDENTITY)
+
+    def partition(self, function: Any) -> Self:
+        """Let a function choose the task (a custom grouping): a number, of which the remainder by the tasks counts.
+
+        Args:
+            function: a callable of Columns, one for each field, that gives an integer Column; or a RowFunction over
+                plain values that returns an int.
+
+        Raises:
+            FunctionError: if it is neither.
+        """
+        if not isinstance(function, ColumnFunction | RowFunction):
+            if not callable(function) or inspect.isgeneratorfunction(function) or isinstance(function, type):
+                raise FunctionError(
+                    "partition",
+                    f"{function!r} does not choose a task",
+                    hint="give a callable of Columns or a RowFunction",
+                )
+            function = ColumnFunction(function)
+        return self._add(nodes.PartitionNode, kind=nodes.CUSTOM, function=function)
+
+    def direct(self, field: str) -> Self:
+        """Bring each tuple to the task that a field of it names (direct grouping), modulo the number of tasks."""
+        by = require("direct", field, self.output_fields)
+        if len(by) != 1:
+            raise FunctionError("direct", f"takes one field; got {list(by)}")
+        return self._add(nodes.PartitionNode, kind=nodes.DIRECT, by=by)
+
+    def min_by(self, field: str, comparator: Comparator | None = None) -> Self:
+        """Keep the tuple of each partition of a batch with the least value of `field` (Trident rules 1.2).
+
+        The last of equals counts; null values are left out; an empty partition gives nothing (the original emitted a
+        broken tuple). Use `global_()` before it for one tuple a batch.
+
+        Args:
+            field: the field to compare.
+            comparator: compares two of its values; None: their own order.
+        """
+        return self._extreme("min_by", field, comparator, largest=False)
+
+    def max_by(self, field: str, comparator: Comparator | None = None) -> Self:
+        """Keep tuples as `min_by` does, with the largest value."""
+        return self._extreme("max_by", field, comparator, largest=True)
+
+    def min(self, comparator: Comparator) -> Self:
+        """Keep the least tuple of each partition of a batch: the comparator takes two tuples as dicts. Else as `min_by`."""
+        return self._extreme("min", None, comparator, largest=False)
+
+    def max(self, comparator: Comparator) -> Self:
+        """Keep tuples as `min` does, the largest one."""
+        return self._extreme("max", None, comparator, largest=True)
+
+    def _extreme(self, operation: str, field: str | None, comparator: Any, *, largest: bool) -> Self:
+        if field is not None and len(require(operation, field, self.output_fields)) != 1:
+            raise FunctionError(operation, f"takes one field; got {field!r}")
+        if (comparator is not None or field is None) and not callable(comparator):
+            raise FunctionError(operation, f"{comparator!r} is not a comparator", hint="give a function (a, b) -> int")
+        name = field if field is None or isinstance(field, str) else field[0]
+        return self._add(nodes.ExtremeNode, field=name, largest=largest, comparator=comparator)
+
 
 __all__ = ["GroupedStream", "Stream"]
 
@@ -183,3 +284,69 @@ class Stream(Partitioning, Persisting):
         gate.validate(self.output_fields)
         self._topology.claim_gate(gate.name)
         return self._add(nodes.GateNode, gate=gate)
+
+
+class GroupedStream:
+    """A stream whose aggregates are per group; made by `Stream.group_by`."""
+
+    def __init__(self, stream: Stream, group: tuple[str, ...]) -> None:
+        self._stream, self._group = stream, group
+
+    @property
+    def group_fields(self) -> tuple[str, ...]:
+        return self._group
+
+    @property
+    def output_fields(self) -> tuple[str, ...]:
+        return self._stream.output_fields
+
+    def name(self, name: str) -> GroupedStream:
+        """Return the same grouped stream; operations that follow carry the name."""
+        return GroupedStream(self._stream.name(name), self._group)
+
+    def to_stream(self) -> Stream:
+        """Return the stream without its grouping."""
+        return self._stream
+
+    def each(self, *args: Any) -> GroupedStream:
+        """Do as `Stream.each`; the grouping stays."""
+        return GroupedStream(self._stream.each(*args), self._group)
+
+    def aggregate(self, *args: Any) -> Stream:
+        """Aggregate each group of each batch; an empty batch gives nothing. Fields: the group's, then the outputs."""
+        return self._stream._aggregate("aggregate", self._group, args)
+
+    def partition_aggregate(self, *args: Any) -> Stream:
+        """Aggregate each group of each partition of a batch, without bringing the group together first."""
+        return self._stream._aggregate("partition_aggregate", self._group, args, partitioned=True)
+
+    def chained_agg(self) -> ChainedAggregation:
+        """Several aggregators over each group, up to `chain_end()`."""
+        return ChainedAggregation(self._stream, self._group)
+
+    def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
+        """Keep an aggregate a key over all batches: `persistent_aggregate(state, [fields,] aggregator, output)`.
+
+        `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several values a key in one state.
+        """
+        return self._stream._persistent_aggregate(state, self._group, args)
+
+    def window(self, config: Any, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
+        """Aggregate the group's tuples over windows by time that reach across batches.
+
+        Fields: the group's, `window_start` and `window_end` (timestamps, the end exclusive), then the outputs.
+
+        Args:
+            config: `AlignedDurationWindow.of(every)` or `SessionDurationWindow.of(gap)`.
+            args, timestamp, delay: as of `Stream.window`.
+
+        Raises:
+            FieldError, FunctionError, PolicyError, WindowError: at this line.
+        """
+        return windowed(self._stream, config, args, timestamp, delay, self._group)
+
+    def state_query(
+        self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: Any
+    ) -> Stream:
+        """Query a state as `Stream.state_query` does, with the tuples brought to the partition of their key first."""
+        return self._stream._state_query(self._group, state, fields, function, outputs)

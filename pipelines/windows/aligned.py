@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from operator import attrgetter
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
@@ -190,7 +191,7 @@ class AlignedBuffer(SpanBuffer):
             known[start] = self._opened(start, end)
             self._spans.append(known[start])
         if opened:
-            self._spans.sort(key=_end)
+            self._spans.sort(key=attrgetter("end"))
         return [known[start] for start, _ in wanted]
 
     def _closes(self, span: Span) -> int:
@@ -215,7 +216,3 @@ class SessionBuffer(SpanBuffer):
     def _closes(self, span: Span) -> int:
         # An event at the very end belongs to it.
         return span.end + 1
-
-
-def _end(span: Span) -> int:
-    return span.end

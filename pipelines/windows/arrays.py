@@ -18,6 +18,20 @@ import pyarrow.compute as pc
 from pipelines.graph import events
 from pipelines.windows.buffer import WindowContext, identity_of, key_text
 
+
+def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
+    """Return a table as an Arrow IPC stream: its form on the way through the shuffle and in the state store."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def from_ipc(blobs: Iterable[bytes]) -> pa.Table:
+    """Return the tables of some IPC streams of one schema as one table."""
+    return pa.concat_tables([pa.ipc.open_stream(blob).read_all() for blob in blobs])
+
+
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 

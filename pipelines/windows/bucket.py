@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from pipelines.graph import events
 from pipelines.windows.array_kinds import arrays_for
-from pipelines.windows.arrays import EMPTY, State
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows

@@ -26,7 +26,24 @@ TOP_N: Final = "top_n"
 
 
 @dataclass(frozen=True)
-class AggregateWindow:
+class _Aggregating:
+    """What windows of aggregators have in common."""
+
+    aggregators: tuple[EventAggregator, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The fields that the aggregators say they read."""
+        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The fields that a result has beside the partition fields."""
+        return tuple(name for aggregator in self.aggregators for name in aggregator.result_fields)
+
+
+@dataclass(frozen=True)
+class AggregateWindow(_Aggregating):
     """Values over a window's events (Flowmix rules 5.1): emitted by `trigger`, events leave by `evict`.
 
     Args:
@@ -43,7 +60,6 @@ class AggregateWindow:
         PolicyError: if `window_evict_millis` is not positive.
     """
 
-    aggregators: tuple[EventAggregator, ...]
     trigger: Policy
     evict: Policy
     clear_on_trigger: bool = False
@@ -55,16 +71,6 @@ class AggregateWindow:
         _policy("aggregate", self.evict, "Aggregator operator needs to have eviction policy and threshold")
         _lifetime(self.window_evict_millis)
         _checked("aggregate", self.aggregators, self.outputs)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The fields that the aggregators say they read."""
-        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The fields that a result has beside the partition fields."""
-        return tuple(name for aggregator in self.aggregators for name in aggregator.result_fields)
 
     @property
     def label(self) -> str:
@@ -116,20 +122,13 @@ BOUNDS: Final = ("window_start", "window_end")
 
 
 @dataclass(frozen=True)
-class SpanWindow:
+class SpanWindow(_Aggregating):
     """Values over spans of time that the clock opens and closes: what aligned and session windows have in common."""
-
-    aggregators: tuple[EventAggregator, ...]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The fields that the aggregators say they read."""
-        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The fields that a result has beside the partition fields."""
-        return (*BOUNDS, *(name for aggregator in self.aggregators for name in aggregator.result_fields))
+        return (*BOUNDS, *super().outputs)
 
 
 @dataclass(frozen=True)

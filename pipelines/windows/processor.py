@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.arrays import from_ipc, to_ipc
 from pipelines.windows.bucket import Bucket, Clocks
 
 if TYPE_CHECKING:

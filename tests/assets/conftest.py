@@ -14,8 +14,8 @@ import pytest
 
 from assets.factory import assets_of, flow_assets
 from assets.view import FlowView
+from ops.flow_definitions import slices_job
 from ops.jobs.catch_up import catch_up_job
-from ops.jobs.slices import slices_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking
 from pipelines.quality import drop, fail, warn
 from pipelines.sources import JsonFiles

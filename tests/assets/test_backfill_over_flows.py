@@ -22,7 +22,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._daemon.backfill import execute_backfill_iteration
 from pyspark.sql import SparkSession
 
-from assets.slice_status import partitions_of
+from assets.upstream import partitions_of
 from pipelines import Lake
 from pipelines.state.record import BatchRecord
 from pipelines.state.slices import made_slices

@@ -9,8 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.deployment import RUNS_WITHIN, deployment_asset, deployment_key
-from assets.registry import registry_key, registry_spec
+from assets.deployment import RUNS_WITHIN, deployment_asset, deployment_key, registry_key, registry_spec
 from assets.view import FlowView
 from pipelines.nimbus.status import FlowStatus
 from resources import NimbusResource

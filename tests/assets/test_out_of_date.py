@@ -10,9 +10,8 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from assets.deployment import deployment_asset, deployment_key
+from assets.deployment import deployment_asset, deployment_key, registry_spec
 from assets.events.progress import Progress
-from assets.registry import registry_spec
 from assets.sources import source_asset
 from assets.view import FlowView
 from ops.jobs.nimbus_jobs import nimbus_jobs

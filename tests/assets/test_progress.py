@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
+from assets.deployment import registry_key
 from assets.events.liveness import ALERT, ALIVE, alert, trouble
 from assets.events.progress import SETTLES_SECONDS, Progress
-from assets.registry import registry_key
 from assets.view import FlowView
 from benchmarks.sensor_tick import shops
-from ops.progress_sensor import flows_sensor, limit_pools
+from ops.schedules import flows_sensor, limit_pools
 from ops.web.ui import prepare_home
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings

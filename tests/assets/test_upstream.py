@@ -12,11 +12,10 @@ from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, 
 from dagster._core.events.log import EventLogEntry
 from dagster._core.test_utils import create_run_for_test
 
-from assets.factory import flow_assets
-from assets.states import backfill_policy
+from assets.factory import backfill_policy, flow_assets
 from assets.upstream import Upstream
 from assets.view import FlowView
-from ops.jobs.slices import slices_job
+from ops.flow_definitions import slices_job
 from ops.schedules import news, slices_schedule
 from pipelines import Lake
 from pipelines.catalog import DailySlices

@@ -9,8 +9,8 @@ import dagster as dg
 
 from assets.factory import assets_of, flow_assets
 from assets.view import FlowView
+from ops.flow_definitions import slices_job
 from ops.jobs.relaunch import relaunch_slices_job
-from ops.jobs.slices import slices_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec
 from pipelines.quality import fail
 from pipelines.sources import DeltaTableSource, JsonFiles

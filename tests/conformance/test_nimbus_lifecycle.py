@@ -31,7 +31,7 @@ from pipelines.nimbus.registry.lifecycle import (
     fire,
     step,
 )
-from pipelines.nimbus.registry.records import Content, Limits, SubmitOptions
+from pipelines.nimbus.registry.records import Content
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 
@@ -60,14 +60,14 @@ ALL = [(status, event) for status in Status for event in FlowEvent]
 class Cluster:
     """A registry with a clock of its own and one flow of components spout and counts."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.now, self.store = 0.0, Store(f"sqlite:///{folder}/registry.db")
-        self.registry = Registry(self.store, clock=lambda: self.now, limits=limits)
+        self.registry = Registry(self.store, clock=lambda: self.now)
 
     def submit(self, name: str = "test", timeout: float | None = None, **options: Status) -> None:
         settings = {} if timeout is None else {"message_timeout_seconds": timeout}
         content = Content({}, {"spout": 1, "counts": 4}, 2, settings)
-        self.registry.submit(name, content, options=SubmitOptions(**options))
+        self.registry.submit(name, content, **options)
 
     def at(self, now: float) -> list[str]:
         """Lets the time come; the names of the flows that are there then."""
@@ -118,31 +118,12 @@ def test_1_2_a_live_name_is_refused_a_killed_one_too(cluster: Cluster) -> None:
         cluster.registry.kill("a")
 
 
-def test_1_2_options_must_be_there(cluster: Cluster) -> None:
-    with pytest.raises(SubmitError) as caught:
-        cluster.registry.submit("a", Content({}, {"spout": 1}), options=None)
-    assert str(caught.value) == "Cannot submitTopologyWithOpts: SubmitOptions parameter value is null"
-
-
 @pytest.mark.parametrize("status", [Status.KILLED, Status.REBALANCING])
 def test_1_2_a_flow_starts_active_or_inactive(cluster: Cluster, status: Status) -> None:
     with pytest.raises(SubmitError, match=f"ACTIVE or INACTIVE, not {status}"):
         cluster.submit(status=status)
     cluster.submit(status=Status.INACTIVE)
     assert cluster.registry.flow("test").status is Status.INACTIVE
-
-
-@pytest.mark.parametrize(("workers", "executors"), [(16, 8), (8, 16), (9, 1), (1, 9)])
-def test_1_2_a_flow_asks_for_more_than_it_may(tmp_path: Path, workers: int, executors: int) -> None:
-    """testSubmitInvalid: 16 executors > 8; 16 workers > 8."""
-    made = Cluster(tmp_path, Limits(workers=8, executors=8))
-    with pytest.raises(SubmitError) as caught:
-        made.registry.submit("a", Content({}, {"spout": executors}, workers))
-    what, asked = ("workers", workers) if workers > 8 else ("executors", executors)
-    assert str(caught.value).startswith(f"Failed to submit topology. Topology requests more than 8 {what}.")
-    assert (caught.value.asked, caught.value.limit) == (asked, 8)
-    made.registry.submit("a", Content({}, {"spout": 4, "counts": 4}, 8))
-    made.store.close()
 
 
 # --- 1.3 the table

@@ -17,7 +17,7 @@ from pipelines import Lake, Runtime
 from pipelines.causes import PYTHON_WORKER, causes, lost_task
 from pipelines.errors import DiskFullError, PoisonBatchError
 from pipelines.execution.protocol.failures import disk_full, missing_module, reason_of
-from pipelines.planner.failures import Where
+from pipelines.planner.values import Where
 from pipelines.sources import DeltaTableSource, JsonFiles, Kafka
 from pipelines.trident import DeltaState, TridentTopology
 

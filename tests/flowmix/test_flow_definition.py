@@ -9,8 +9,8 @@ import pytest
 
 from pipelines.errors import DuplicateFieldError, FieldError, FlowError, FunctionError
 from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, Sum
-from pipelines.flowmix.contexts import window_context
 from pipelines.flowmix.definition import Feed
+from pipelines.flowmix.flow import window_context
 from pipelines.flowmix.operations import sent_order, several_order, source_order
 from pipelines.flowmix.schemas import common, several_fields
 from pipelines.quality import drop

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.graph import nodes
-from pipelines.graph.bolts import layout, node_tasks
+from pipelines.graph.bolts import group, layout, node_tasks
 from pipelines.graph.expansion import expand
-from pipelines.graph.grouping import group
 from pipelines.sources import FixedBatches
 from pipelines.trident import Count, DeltaState, MapGet, ReducerAggregator, Stream, Sum, TridentTopology
 

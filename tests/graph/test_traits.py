@@ -9,11 +9,11 @@ import pytest
 from pipelines import aggregators
 from pipelines.graph import nodes, traits
 from pipelines.planner.step import BUILT_IN_QUERIES
-from pipelines.trident.query_functions import QueryFunction
+from pipelines.trident.user_code import QueryFunction
 from pipelines.windows import operations
 from pipelines.windows.aggregate import AggregateBuffer
 from pipelines.windows.buffer import Window
-from pipelines.windows.kinds import KINDS
+from pipelines.windows.keyed import KINDS
 
 
 def test_a_class_that_forgets_a_trait_cannot_be_defined() -> None:

@@ -24,9 +24,8 @@ from pipelines.flowmix.flow import BATCH
 from pipelines.graph import nodes
 from pipelines.maintenance import compact
 from pipelines.places.location import Place
-from pipelines.testing import engines, flow_engines, flows, run_flow, run_topology
-from pipelines.testing.flow_reference import FlowReference
-from pipelines.testing.flow_script import read_script
+from pipelines.testing import engines, flows, run_flow, run_topology
+from pipelines.testing.flow_reference import FlowReference, read_script
 from pipelines.trident import TridentTopology
 from tests.conformance.random_flows import FlowMaker
 from tests.conformance.random_topologies import Maker
@@ -122,10 +121,8 @@ class Drawn:
         self.compare()
         if self.kind != FLOW:
             return
-        exits = flow_engines._exits(self.made.flow)
-        events = {
-            name: flow_engines._received(self.lake, self.made.flow, stream, table) for name, stream, table in exits
-        }
+        exits = flows._exits(self.made.flow)
+        events = {name: flows._received(self.lake, self.made.flow, stream, table) for name, stream, table in exits}
         found = flows._shown(self.made.flow, events)
         wanted = run_flow(self.made.flow, self.made.script, engine="reference", spark=self.spark)
         if found != wanted:
@@ -153,7 +150,7 @@ def _topology_of_flow(made: Any, spark: SparkSession) -> TridentTopology:
     twin.streams = MappingProxyType(
         {
             name: replace(
-                stream, source=flow_engines.ScriptSource(stream, entries.items.get(name, []), entries.end, batches=3)
+                stream, source=flows.ScriptSource(stream, entries.items.get(name, []), entries.end, batches=3)
             )
             if stream.source is not None
             else stream

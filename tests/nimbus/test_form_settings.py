@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.nimbus.errors import FormSettingError, UnknownFormSettingError
 from pipelines.nimbus.flow_settings import SETTINGS, check_form
-from pipelines.spark.spark_settings import SPARK_SETTINGS
+from pipelines.private import SPARK_SETTINGS
 
 
 @pytest.mark.parametrize(

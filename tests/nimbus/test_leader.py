@@ -19,6 +19,7 @@ from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
+from tests.nimbus.beats import beat
 
 if TYPE_CHECKING:
     from tests.nimbus.conftest import Clock
@@ -63,7 +64,7 @@ class Cluster:
                 name = f"task:{flow.name}/{task}/{self.clock.now}"
                 lease = self.registry.leases.take(name, "w", 1000)
                 slot = (worker.supervisor, worker.port)
-                self.places.beat(flow, task, slot, lease, lease_seconds=1000, figures={"state": state})
+                beat(self.places, flow, task, slot, lease, lease_seconds=1000, figures={"state": state})
 
     def places_of(self, name: str) -> dict[tuple[str, int], tuple[int, ...]]:
         record = self.places.assignment(self.registry.flow(name))
@@ -218,7 +219,7 @@ def test_silent_tasks_of_a_dead_supervisor_are_placed_again_and_others_stay(clus
     for slot, tasks in before.items():
         for task in tasks if slot != dead else ():
             lease = cluster.registry.leases.take(f"again:{task}", "w", 1000)
-            cluster.places.beat(flow, task, slot, lease, lease_seconds=1000, figures={})
+            beat(cluster.places, flow, task, slot, lease, lease_seconds=1000, figures={})
     cluster.look()
     after = cluster.places_of("a")
     assert dead not in after

@@ -11,7 +11,7 @@ from sqlalchemy import func, insert, select, text
 
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.maintenance import Retention, run_housekeeping
-from pipelines.nimbus.registry.attempts import RegistryAttempts
+from pipelines.nimbus.processes.task import FencedAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.pruning import Pruned, prune, remove_old_records, shrink
@@ -20,6 +20,7 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import attempts, events, leases
 from pipelines.state.lake import Lake
+from tests.execution.memory_attempts import MemoryAttemptStore
 
 if TYPE_CHECKING:
     from tests.nimbus.conftest import Clock
@@ -81,7 +82,7 @@ def test_a_flow_keeps_its_newest_history(store: Store, registry: Registry, clock
 def test_attempts_that_nobody_asks_for_go(store: Store, registry: Registry, clock: Clock) -> None:
     registry.submit("shop", CONTENT)
     lock = Leases(store, clock=clock)
-    kept = RegistryAttempts(store, lock, lock.take("task:shop/sales", "w", 1000))
+    kept = FencedAttempts(MemoryAttemptStore(), store, lock, lock.take("task:shop/sales", "w", 1000), "")
     done, failed = AttemptRecord(0, state=BatchState.COMMITTED), AttemptRecord(1, tries=1, state=BatchState.FAILED)
     for txid in range(7):
         kept.put("shop/sales/2", txid, done)
@@ -91,9 +92,14 @@ def test_attempts_that_nobody_asks_for_go(store: Store, registry: Registry, cloc
     kept.put("shop/returns/1", 3, failed)
     assert _gone(store, clock, dry_run=True) == {"attempts": 8}
     assert _gone(store, clock) == {"attempts": 8}
-    assert list(kept.get("shop/sales/2")) == [6, 7]
-    assert kept.get("shop/sales/1") == kept.get("other/sales/1") == {}
-    assert kept.get("shop/returns/1") == {3: failed}
+    with store.read() as connection:
+        rows = connection.execute(select(attempts).order_by(attempts.c.batch_group, attempts.c.txid)).all()
+    assert [(row.batch_group, row.txid) for row in rows] == [
+        ("shop/returns/1", 3),
+        ("shop/sales/2", 6),
+        ("shop/sales/2", 7),
+    ]
+    assert AttemptRecord.from_json(rows[0].record) == failed
     assert _count(store, leases) == 1
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import select
 
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState, Coordinator, RowCount
 from pipelines.nimbus.errors import (
@@ -17,14 +18,17 @@ from pipelines.nimbus.errors import (
     SubmitError,
     VersionError,
 )
-from pipelines.nimbus.registry.attempts import RegistryAttempts
+from pipelines.nimbus.processes.task import FencedAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Beat, Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
-from pipelines.nimbus.registry.records import AssignmentRecord, Content, DeployedFlow, Limits
+from pipelines.nimbus.registry.records import AssignmentRecord, Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.registry.tables import attempts
+from tests.execution.memory_attempts import MemoryAttemptStore
+from tests.nimbus.beats import beat
 
 if TYPE_CHECKING:
     from tests.nimbus.conftest import Clock
@@ -127,15 +131,9 @@ def test_an_update_asks_for_a_new_assignment_only_if_it_changes_the_size(registr
     assert registry.update("counts", content(workers=3, text="b")).scratch
 
 
-def test_nothing_is_written_when_a_check_fails(store: Store, clock: Clock) -> None:
-    def refuse(name: str, seen: Content) -> None:
-        raise SubmitError(name, f"not {seen.definition['text']}")
-
-    registry = Registry(store, clock=clock, validate=refuse)
-    with pytest.raises(SubmitError, match="not a"):
-        registry.submit("counts", content())
-    with pytest.raises(SubmitError, match="more than 1 workers"):
-        Registry(store, clock=clock, limits=Limits(workers=1)).submit("counts", content(workers=2))
+def test_nothing_is_written_when_a_check_fails(registry: Registry) -> None:
+    with pytest.raises(SubmitError, match="the number of workers must be greater than 0, not 0"):
+        registry.submit("counts", content(workers=0))
     assert registry.flows() == []
 
 
@@ -233,8 +231,8 @@ def test_only_tasks_that_move_get_a_new_start_time(registry: Registry, places: P
     made = placed(places, flow, {("s1", 1): [2, 1], ("s2", 1): [3, 4]}, "NEW")
     assert (made.revision, made.kind, made.workers[0].tasks) == (1, "NEW", (1, 2))
     lease = registry.leases.take("counts/1", "w", 100)
-    places.beat(flow, 1, ("s1", 1), lease, lease_seconds=100, figures={"batch": 7})
-    places.beat(flow, 3, ("s2", 1), registry.leases.take("counts/3", "w", 100), lease_seconds=100)
+    beat(places, flow, 1, ("s1", 1), lease, lease_seconds=100, figures={"batch": 7})
+    beat(places, flow, 3, ("s2", 1), registry.leases.take("counts/3", "w", 100), lease_seconds=100)
     clock.now += 5
     moved = placed(places, flow, {("s1", 1): [1, 2], ("s3", 2): [3, 4]}, "MONITOR")
     assert moved.revision == 2
@@ -276,13 +274,13 @@ def test_dead_tasks_take_their_worker_along(registry: Registry, places: Places, 
         record, beat_at = places.assignment(flow), places.all_beats().get(flow.serial, {})
         return dead_of(record, beat_at, now=clock.now, timeout_seconds=20, launch_seconds=60)
 
-    places.beat(flow, 1, ("s1", 1), leases[1], lease_seconds=1000)
+    beat(places, flow, 1, ("s1", 1), leases[1], lease_seconds=1000)
     clock.now += 20
-    places.beat(flow, 2, ("s1", 1), leases[2], lease_seconds=1000)
+    beat(places, flow, 2, ("s1", 1), leases[2], lease_seconds=1000)
     assert dead() == set()
     clock.now += 1
     assert dead() == {1, 2}, "1 is silent for 21 s, and 2 is in its process"
-    places.beat(flow, 1, ("s1", 1), leases[1], lease_seconds=1000)
+    beat(places, flow, 1, ("s1", 1), leases[1], lease_seconds=1000)
     assert dead() == set()
     clock.now += 40
     assert dead() == {1, 2, 3}, "3 never beat, 61 s after it was placed"
@@ -300,17 +298,17 @@ def test_supervisors_are_kept_with_their_last_beat(places: Places, clock: Clock)
 def test_a_late_worker_hears_it_at_its_next_beat(registry: Registry, places: Places, clock: Clock) -> None:
     flow = registry.submit("counts", content())
     old = registry.leases.take("counts/1", "old", 10)
-    places.beat(flow, 1, ("s1", 1), old, lease_seconds=10)
+    beat(places, flow, 1, ("s1", 1), old, lease_seconds=10)
     clock.now += 11
     new = registry.leases.take("counts/1", "new", 10)
-    places.beat(flow, 1, ("s2", 1), new, lease_seconds=10)
+    beat(places, flow, 1, ("s2", 1), new, lease_seconds=10)
     with pytest.raises(LeaseLostError):
-        places.beat(flow, 1, ("s1", 1), old, lease_seconds=10, figures={"late": True})
+        beat(places, flow, 1, ("s1", 1), old, lease_seconds=10, figures={"late": True})
     assert places.beats(flow)[1].supervisor == "s2"
     registry.kill("counts", wait_seconds=0)
     registry.fire()
     with pytest.raises(NotAliveError):
-        places.beat(flow, 1, ("s2", 1), new, lease_seconds=10)
+        beat(places, flow, 1, ("s2", 1), new, lease_seconds=10)
 
 
 def test_of_beats_together_those_that_are_refused_leave_nothing(
@@ -370,23 +368,33 @@ def test_a_nimbus_that_lost_its_leadership_changes_nothing(registry: Registry, p
     assert registry.flow("counts").problem == "no slot is free"
 
 
+def recorded(store: Store) -> dict[tuple[str, int], AttemptRecord]:
+    """The attempts in the registry."""
+    with store.read() as connection:
+        rows = connection.execute(select(attempts)).all()
+    return {(row.batch_group, row.txid): AttemptRecord.from_json(row.record) for row in rows}
+
+
 def test_attempts_survive_and_are_fenced(store: Store, clock: Clock) -> None:
-    leases = Leases(store, clock=clock)
-    old = RegistryAttempts(store, leases, leases.take("counts/main", "old", 10))
+    leases, own = Leases(store, clock=clock), MemoryAttemptStore()
+    old = FencedAttempts(own, store, leases, leases.take("counts/main", "old", 10), "counts/")
     coordinator = Coordinator("main", old)
     batch = coordinator.open(0)
     assert (batch.txid, batch.attempt) == (0, 0)
     clock.now += 10
-    new = RegistryAttempts(store, leases, leases.take("counts/main", "new", 10))
+    new = FencedAttempts(own, store, leases, leases.take("counts/main", "new", 10), "counts/")
     again = Coordinator("main", new).open(0)
     assert again.attempt == 1
     with pytest.raises(LeaseLostError):
         old.put("main", 0, AttemptRecord(attempt=9))
+    assert own.get("main")[0].attempt == 1, "what the registry refuses is not put beside the checkpoint"
     with pytest.raises(LeaseLostError):
-        old.forget("main", 5)
-    new.put("main", 1, AttemptRecord(3, 2, BatchState.POISON, {"s": RowCount(5, 7), "t": RowCount(1, None)}, "x"))
-    found: Mapping[int, AttemptRecord] = old.get("main")
-    assert found[0].attempt == 1
-    assert found[1].sources == {"s": RowCount(5, 7), "t": RowCount(1, None)}
-    new.forget("main", 1)
-    assert list(new.get("main")) == [1]
+        old.forget("main", 100)
+    poison = AttemptRecord(3, 2, BatchState.POISON, {"s": RowCount(5, 7), "t": RowCount(1, None)}, "x")
+    new.put("main", 100, poison)
+    found = recorded(store)
+    assert found["counts/main", 0].attempt == 1
+    assert found["counts/main", 100] == poison
+    new.forget("main", 100)
+    assert list(recorded(store)) == [("counts/main", 100)]
+    assert list(own.get("main")) == [100]

@@ -16,6 +16,7 @@ from pipelines.nimbus.errors import SubmitError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.periodic_rebalance import clustering_line, judge, table_loads
 from tests.maintenance.small_state import STATE, SmallState
+from tests.nimbus.beats import beat
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -76,7 +77,7 @@ def test_the_rebalance_decides_and_is_content_once_it_is_done(nimbus: Nimbus, mo
     nimbus.submit("flights", clustering={"airport_hour": ["hour"]}, rebalance={"cluster_bytes": 1})
     flow = nimbus.registry.flow("flights")
     lease = nimbus.registry.leases.take("task", "worker", 60)
-    nimbus.places.beat(flow, 1, ("s1", 6900), lease, lease_seconds=60, figures=QUIET)
+    beat(nimbus.places, flow, 1, ("s1", 6900), lease, lease_seconds=60, figures=QUIET)
     state = filled(nimbus.lake.root)
 
     def loads(*_: Any) -> tuple[TableLoad, ...]:

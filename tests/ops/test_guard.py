@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ops.web import services
-from ops.web.guard import LOOPBACK, WebGuard, hosts
+from ops.web.guarded_webserver import LOOPBACK, WebGuard, hosts
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 MUTATION = "mutation{setNuxSeen}"

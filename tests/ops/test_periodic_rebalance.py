@@ -16,6 +16,7 @@ from pipelines.nimbus import periodic_rebalance
 from pipelines.nimbus.errors import NotAliveError, SubmitError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.periodic_rebalance import Judged, LookBook, judge
+from tests.nimbus import beats
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -63,7 +64,7 @@ def nimbus(home: Path) -> Iterator[Nimbus]:
 def beat(nimbus: Nimbus, figures: dict[str, Any], *, flow: str = "flights") -> None:
     deployed = nimbus.registry.flow(flow)
     holder = nimbus.registry.leases.take(f"beat {json.dumps(figures)[:200]} {id(figures)}", "worker", 60)
-    nimbus.places.beat(deployed, 1, ("s1", 6900), holder, lease_seconds=60, figures=figures)
+    beats.beat(nimbus.places, deployed, 1, ("s1", 6900), holder, lease_seconds=60, figures=figures)
 
 
 def looked(nimbus: Nimbus, clock: Clock, times: int) -> Judged:

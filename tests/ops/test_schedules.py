@@ -11,8 +11,8 @@ import pytest
 from assets.factory import assets_of, flow_assets
 from assets.sources import observation
 from assets.view import FlowView
+from ops.flow_definitions import slices_job
 from ops.jobs.catch_up import catch_up_job
-from ops.jobs.slices import slices_job
 from ops.schedules import catch_up_schedule, slices_schedule
 from pipelines.catalog import FlowSettings, flow
 

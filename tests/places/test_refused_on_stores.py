@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 
 from pipelines import Lake, Runtime
 from pipelines.errors import JarsError
-from pipelines.execution.runners.on_stores import SessionWithoutS3Error
+from pipelines.execution.runners.sessions import SessionWithoutS3Error
 from pipelines.nimbus import deployed
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.places.location import Location, RemoteLakeError
@@ -91,7 +91,7 @@ def test_a_session_that_does_not_read_s3_is_refused(
 
 
 def test_a_source_on_a_disk_asks_for_no_such_session(tmp_path: Path) -> None:
-    from pipelines.execution.runners.on_stores import check_places
+    from pipelines.execution.runners.sessions import check_places
 
     for source in (None, Rate(rows_per_second=5), FixedBatches("k string", []), DeltaTableSource("/table", "k string")):
         check_places(LOCAL, Lake(tmp_path), rows(source))

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import PlanFileError
 from pipelines.planner.changes import Change, PlanChanges, StateChange, load_plan, plan_changes, save_plan
-from pipelines.planner.stored import deployed_plan
+from pipelines.planner.plan import deployed_plan
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
 from pipelines.state.record import BATCH, BatchRecord

@@ -14,8 +14,7 @@ from pipelines.graph import nodes
 from pipelines.sources import FixedBatches
 from pipelines.state.views import StateView
 from pipelines.trident import DeltaState, FixedState, MapGet, SnapshotGet, Stream, TridentState, TridentTopology
-from pipelines.trident.query_functions import QueryFunction, TupleCollectionGet
-from pipelines.trident.user_code import StateUpdater
+from pipelines.trident.user_code import QueryFunction, StateUpdater, TupleCollectionGet
 from tests.planner.plans import Run, frame_of, rows_of, source
 
 SCHEMA = "k string, n bigint"

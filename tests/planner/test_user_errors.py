@@ -14,8 +14,7 @@ from pipelines.execution.protocol.failures import reason_of
 from pipelines.sources import FixedBatches
 from pipelines.state.views import StateView
 from pipelines.trident import ArrowFunction, DeltaState, FixedState, RowFunction, Stream, TridentTopology
-from pipelines.trident.query_functions import QueryFunction
-from pipelines.trident.user_code import MultiReducer, StateUpdater
+from pipelines.trident.user_code import MultiReducer, QueryFunction, StateUpdater
 from tests.planner.plans import Run, frame_of, source
 
 SCHEMA = "k string, n bigint"

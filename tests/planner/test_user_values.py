@@ -14,9 +14,8 @@ from pyspark.sql import types as T
 
 from pipelines.aggregators import Collect, DistinctCount
 from pipelines.aggregators.ordering import freeze
-from pipelines.planner.failures import Where
-from pipelines.planner.user_values import from_spark, to_spark
-from pipelines.planner.values import RowsOut, plain_rows
+from pipelines.planner.functions import from_spark, to_spark
+from pipelines.planner.values import RowsOut, Where, plain_rows
 from pipelines.sources import FixedBatches
 from pipelines.trident import RowFunction, TridentTopology
 from tests.planner.plans import Run, frame_of, rows_of, source

@@ -18,7 +18,7 @@ from pipelines import Lake, Runtime
 from pipelines.catalog import Ranking
 from pipelines.errors import FarTimeError, PoisonBatchError
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, Source
-from pipelines.sources.far_times import marked
+from pipelines.sources.base import marked
 from pipelines.state.far_times import dates_named, far_date, shown_rows
 from pipelines.state.lookup import look_up
 from pipelines.state.schema import struct_of

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
-from pipelines.windows.arrays import EMPTY, State
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.array_kinds import OneByOne
+from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
 from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows
-from pipelines.windows.one_by_one import OneByOne
 from pipelines.windows.operations import (
     AggregateWindow,
     AlignedWindow,

@@ -15,8 +15,7 @@ from pipelines.flowmix import WindowAggregator
 from pipelines.graph import events as ev
 from pipelines.windows import span_arrays
 from pipelines.windows.array_kinds import arrays_for, fits, wanted_columns
-from pipelines.windows.arrays import EMPTY, State
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
 from pipelines.windows.array_kinds import fits
-from pipelines.windows.arrays import EMPTY, State
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows

@@ -22,10 +22,9 @@ from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
-from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.belonging import Belonging, Named, keep_named, named_by
 from pipelines.execution.checkpoint.changeover import windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
-from pipelines.execution.checkpoint.named_windows import Named, keep_named, named_by
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
@@ -50,10 +49,9 @@ from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame, to_arrow
-from pipelines.windows.array_kinds import EVENT_COLUMNS, wanted_columns, windows_of
+from pipelines.windows.array_kinds import EVENT_COLUMNS, OneByOne, wanted_columns, windows_of
 from pipelines.windows.arrays import State, conformed
 from pipelines.windows.bucket import NEVER
-from pipelines.windows.one_by_one import OneByOne
 from pipelines.windows.signature import signature
 
 if TYPE_CHECKING:
@@ -560,5 +558,5 @@ class _Rows:
         self._frame.unpersist()
 
 
-def _named_of(group: BatchGroup, below: int | None = None) -> Iterator[Named]:
-    return named_by(group.name, [sink.table for sink in group.sinks], below)
+def _named_of(group: BatchGroup) -> Iterator[Named]:
+    return named_by(group.name, [sink.table for sink in group.sinks])

@@ -19,9 +19,9 @@ from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
 from pipelines.spark.arrow_frame import empty_frame
-from pipelines.state.kinds import LOG, TRANSACTIONAL
+from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
+from pipelines.state.schema import SLICE_COLUMN, StateSchema
 from pipelines.state.writer import StateWriter
 from pipelines.trident.topology import TridentTopology
 
@@ -251,21 +251,9 @@ class BatchGroup:
         return StructType([by_name[name] for name in node.fields])
 
     def _declared(self, node: nodes.PersistNode, columns: StructType) -> StateSchema:
-        values: tuple[ValueColumn, ...] = ()
-        if node.state.layout == LOG:
-            values = tuple(
-                ValueColumn(name=a.output, aggregator=type(a.aggregator).__name__) for a in node.aggregations
-            )
-        return StateSchema(
-            layout=node.state.layout,
-            kind=node.state.kind,
-            flow=self.topology.name,
-            keys=node.group,
-            values=values,
-            columns=tuple((f.name, f.dataType.simpleString()) for f in columns.fields),
-            sliced=self.entrance.sliced,
-            slice_by=tuple((spout.stream, spout.slice_by) for spout in self.spouts if spout.slice_by),
-        )
+        named = ((f.name, f.dataType.simpleString()) for f in columns.fields)
+        cut = tuple((spout.stream, spout.slice_by) for spout in self.spouts if spout.slice_by)
+        return StateSchema.of_node(node, self.topology.name, named, sliced=self.entrance.sliced, slice_by=cut)
 
     def compiled_gate(
         self, node: nodes.GateNode, frame: DataFrame, build: Callable[[Any, StructType], CompiledGate]

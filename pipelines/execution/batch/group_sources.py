@@ -21,8 +21,7 @@ from pipelines.graph.expressions import spark_sql
 from pipelines.places.location import Place
 from pipelines.planner.compile import Compiler
 from pipelines.planner.windows import StreamContext
-from pipelines.sources.base import CORRUPT, FILE
-from pipelines.sources.far_times import marked
+from pipelines.sources.base import CORRUPT, FILE, marked
 from pipelines.state.schema import LONGEST_SLICE, NO_SLICE, RESERVED, SLICE_COLUMN, struct_of
 
 if TYPE_CHECKING:

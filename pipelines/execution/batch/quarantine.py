@@ -12,9 +12,8 @@ from pyspark.sql.types import StructType
 from pipelines.execution.batch.group_sources import said
 from pipelines.graph import nodes
 from pipelines.quality.compiled import FAILED
-from pipelines.sources.base import CORRUPT, FILE, ROW_JSON
+from pipelines.sources.base import CORRUPT, FAR_TIME, FILE, ROW_JSON
 from pipelines.sources.events import WITHOUT_TIME
-from pipelines.sources.far_times import FAR_TIME
 from pipelines.sources.layouts import OTHER_FIELDS
 from pipelines.state.lake import Lake
 from pipelines.state.literals import literal

@@ -16,9 +16,9 @@ from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover, Query, left_reader
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import WindowPlaceError
+from pipelines.windows.array_kinds import OneByOne
 from pipelines.windows.arrays import State
 from pipelines.windows.bucket import NEVER, ArrayBucket, Bucket
-from pipelines.windows.one_by_one import OneByOne
 from pipelines.windows.signature import signature
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipelines.errors import ChangeoverError, StateSchemaError
-from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.belonging import Belonging, is_of, keep_named
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
-from pipelines.execution.checkpoint.named_windows import is_of, keep_named
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes

@@ -229,14 +229,11 @@ def _files(folder: Place) -> dict[str, Place]:
     """Return all files below a folder, by their paths from it."""
     if isinstance(folder, Location):
         # Hadoop's marker of a folder without files is listed as an empty file, and is none.
-        entries = [entry for entry in folder.store.entries(folder.key) if entry.size or _is_file(folder, entry.key)]
-        places = [Location(folder.scheme, folder.bucket, entry.key) for entry in entries]
+        store, listed = folder.store, folder.store.entries(folder.key)
+        keys = [entry.key for entry in listed if entry.size or store.size(entry.key) is not None]
+        places = [Location(folder.scheme, folder.bucket, key) for key in keys]
         return {place.relative_to(folder).as_posix(): place for place in places}
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def _is_file(folder: Location, key: str) -> bool:
-    return folder.store.size(key) is not None
 
 
 def remove_tree(folder: Place) -> None:

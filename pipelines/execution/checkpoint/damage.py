@@ -76,7 +76,7 @@ def spark_damages(flow: str, spark: Place, *, newest: int | None = None) -> Iter
     """
     planned = any(True for _ in _batches(spark / "offsets"))
     metadata = spark / "metadata"
-    if planned and not _parses(metadata):
+    if planned and not (metadata.exists() and _is_json(metadata.read_bytes())):
         problem = "it is missing" if not metadata.exists() else "it is empty or cut off"
         hint = f"{_BACKUP} (one line: the id of the query); {_OTHERWISE}"
         yield _spark_damage(flow, metadata, problem, "the tables and the logs of the checkpoint", hint)
@@ -133,10 +133,6 @@ def _is_json(text: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _parses(file: Place) -> bool:
-    return file.exists() and _is_json(file.read_bytes())
 
 
 def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> set[int]:

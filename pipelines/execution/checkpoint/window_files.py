@@ -11,18 +11,18 @@ import json
 import os
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
 from pipelines.places.location import Location, Place
-from pipelines.windows.arrays import EMPTY, Arrays, State
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, Arrays, State, from_ipc, to_ipc
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -98,27 +98,36 @@ class WindowPlaceError(DefinitionError):
         )
 
 
-class StateFiles(Protocol):
+class StateFiles(ABC):
     """Where the files are: a folder, or what an object store has under a prefix. A file never changes."""
 
+    def __init__(self, folder: Place) -> None:
+        self._folder = folder
+
+    @abstractmethod
     def write(self, name: str, data: bytes) -> None:
         """Write a new file. When this returns the file is whole and outlives the machine; else there is none of the name."""
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes; FileNotFoundError if there is none."""
+        return (self._folder / name).read_bytes()
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> list[str]:
         """Return the names of all files, and of what writers have left that did not come to an end."""
+        return sorted(file.name for file in self._folder.iterdir())
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
+        (self._folder / name).unlink(missing_ok=True)
 
 
-class StateFolder:
+class StateFolder(StateFiles):
     """Files of state in a folder of this host."""
 
+    _folder: Path
+
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._known: set[Path] = set()
 
     def write(self, name: str, data: bytes) -> None:
@@ -132,36 +141,20 @@ class StateFolder:
         temporary.rename(file)
         sync([file], self._folder.parent, self._known)
 
-    def read(self, name: str) -> bytes:
-        return (self._folder / name).read_bytes()
-
     def names(self) -> list[str]:
-        return sorted(file.name for file in self._folder.iterdir()) if self._folder.is_dir() else []
-
-    def remove(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
+        return super().names() if self._folder.is_dir() else []
 
 
-class StateObjects:
+class StateObjects(StateFiles):
     """Files of state on an object store, which keeps what it has taken."""
 
-    def __init__(self, folder: Location) -> None:
-        self._folder = folder
+    _folder: Location
 
     def write(self, name: str, data: bytes) -> None:
         file = self._folder / name
         # A file never changes: one that stood still must not put its own in the place of what a record names by now.
         if file.store.put_if_absent(file.key, data) is None and file.read_bytes() != data:
             raise FileExistsError(str(file))
-
-    def read(self, name: str) -> bytes:
-        return (self._folder / name).read_bytes()
-
-    def names(self) -> list[str]:
-        return sorted(file.name for file in self._folder.iterdir())
-
-    def remove(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
 
 
 def state_files(checkpoint: Place) -> StateFiles:
@@ -178,7 +171,7 @@ class StateRef:
     hash: str
 
     def to_json(self) -> dict[str, str]:
-        return {"file": self.file, "hash": self.hash}
+        return asdict(self)
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> StateRef:

@@ -10,8 +10,8 @@ import tenacity
 from pipelines.causes import PYTHON_WORKER, Cause, causes, raised_in_worker
 from pipelines.errors import DiskFullError, TrideltaError
 
-# The class of `pipelines.planner.failures`, as a traceback names it: what user code could not import.
-_LACKING = "pipelines.planner.failures.LackingModuleError"
+# The class of `pipelines.planner.values`, as a traceback names it: what user code could not import.
+_LACKING = "pipelines.planner.values.LackingModuleError"
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'(?:; [^\n]*)?")
 _LACKED = re.compile(r"([\w.]+): ")
 _OF_WORKER = re.compile(rf"(?:RuntimeError|{re.escape(_LACKING)}): ")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.execution.batch.quarantine import BATCH as POISON_STAGE
 from pipelines.sources.base import file_key
-from pipelines.state.record import BATCH, RESET, SLICE, CommitRecord
+from pipelines.state.record import BATCH, RESET, SLICE
 from pipelines.state.schema import NO_SLICE
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class Ledger:
         self.whole = not kept or kept[0].version == 0
         self.oldest = kept[0].time if kept else None
         self.claims = table.commits.claims(group)
-        self.replaced = _last(commit for commit in commits if commit.kind == SLICE)
+        # When each slice was last replaced.
+        self.replaced = {commit.slice: commit.time for commit in commits if commit.kind == SLICE}
         self.reset = max((commit.time for commit in commits if commit.kind == RESET), default=None)
         self.batches: dict[tuple[int | None, int | None], datetime] = {}
         self.poison: dict[tuple[int | None, int | None], datetime] = {}
@@ -197,8 +198,3 @@ def replaced_since(table: StateTable, version: int, group: str | None = None) ->
 def is_poison(stage: str) -> bool:
     """Return whether rows of a stage are of poison batches."""
     return stage == POISON_STAGE
-
-
-def _last(commits: Iterable[CommitRecord]) -> dict[str | None, datetime]:
-    """Return when each slice was last replaced."""
-    return {commit.slice: commit.time for commit in commits}

@@ -26,9 +26,18 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.failures import disk_full, reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
-from pipelines.execution.replays.entry import Entry, entry_of, instead
 from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
-from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, ReplayError, Selection, check_names, lots
+from pipelines.execution.replays.selection import (
+    ROWS_AT_ONCE,
+    Entry,
+    Lot,
+    ReplayError,
+    Selection,
+    check_names,
+    entry_of,
+    instead,
+    lots,
+)
 from pipelines.execution.replays.work import Work, app_id
 from pipelines.graph import nodes
 

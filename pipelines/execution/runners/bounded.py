@@ -122,6 +122,10 @@ class _SliceRows:
     read: Mapping[str, int] = field(default_factory=dict)
 
 
+# For a stream's batch, or for another backfill or compaction.
+_WAIT_SECONDS = 600.0
+
+
 class BoundedRunner:
     """Backfills one batch group of a flow.
 
@@ -129,7 +133,6 @@ class BoundedRunner:
         group: the batch group.
         checkpoint: the group's checkpoint (of its stream, if it ever had one).
         listeners: told of each commit.
-        lock_wait_seconds: how long to wait for a stream's batch, or for another backfill or compaction.
         on_slice: called with each slice's report.
     """
 
@@ -139,11 +142,10 @@ class BoundedRunner:
         checkpoint: Checkpoint,
         *,
         listeners: tuple[Listener, ...] = (),
-        lock_wait_seconds: float = 600.0,
         on_slice: Callable[[SliceReport], None] | None = None,
     ) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
-        self._wait, self._on_slice = lock_wait_seconds, on_slice
+        self._on_slice = on_slice
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
 
@@ -173,10 +175,10 @@ class BoundedRunner:
         size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
         reports = self._without_source(wanted)
         able = [slice_name for slice_name in wanted if slice_name not in reports]
-        with self._checkpoint.rewriting(self._wait):
+        with self._checkpoint.rewriting(_WAIT_SECONDS):
             for start in range(0, len(able), size):
                 reports |= {report.slice: report for report in self._whole(tuple(able[start : start + size]))}
-            with self._checkpoint.committing(self._wait):
+            with self._checkpoint.committing(_WAIT_SECONDS):
                 # A state that was added, and that every slice was refused to, is not filled by that.
                 filled = [sink.table for sink in self._group.sinks if is_filled(sink.table)]
                 belonging.note(filled, only_these=False)
@@ -236,7 +238,7 @@ class BoundedRunner:
         for _ in range(_PASSES):
             work = self._work_out(slices, wave, last=last)
             try:
-                with self._checkpoint.committing(self._wait):
+                with self._checkpoint.committing(_WAIT_SECONDS):
                     unseen = self._counted_beyond(work.positions)
                     if not unseen:
                         check_unread(self._group, self._checkpoint, work.positions)

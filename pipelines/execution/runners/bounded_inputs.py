@@ -134,26 +134,26 @@ def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
             _lock_of(folder).unlink(missing_ok=True)
 
 
-def left_behind(lake_root: Path, now: float | None = None) -> list[Path]:
+def left_behind(lake_root: Path) -> list[Path]:
     """Return the folders whose runs are dead."""
-    return [folder for folder in sorted((lake_root / "spool").glob(f"*/{_PREFIX}*")) if _is_left(folder, now)]
+    return [folder for folder in sorted((lake_root / "spool").glob(f"*/{_PREFIX}*")) if _is_left(folder)]
 
 
 def remove_folder(folder: Path) -> bool:
     """Remove a folder that was left behind. False: a run has it."""
-    if not _is_left(folder, None):
+    if not _is_left(folder):
         return False
     shutil.rmtree(folder, ignore_errors=True)
     _lock_of(folder).unlink(missing_ok=True)
     return not folder.exists()
 
 
-def _is_left(folder: Path, now: float | None) -> bool:
+def _is_left(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     lock = _lock_of(folder)
     if not lock.exists():
-        return (time.time() if now is None else now) - folder.stat().st_mtime > _OLD_SECONDS
+        return time.time() - folder.stat().st_mtime > _OLD_SECONDS
     try:
         with FileLock(lock, timeout=0):
             return True

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -194,8 +194,6 @@ def _sources() -> Iterator[tuple[str, Path]]:
                 yield Path(found.origin).name, Path(found.origin)
             continue
         for folder in map(Path, found.submodule_search_locations):
-            yield from ((f"{top}/{file.relative_to(folder).as_posix()}", file) for file in _modules(folder))
-
-
-def _modules(folder: Path) -> Iterable[Path]:
-    return (file for file in folder.rglob("*.py") if "__pycache__" not in file.parts)
+            for file in folder.rglob("*.py"):
+                if "__pycache__" not in file.parts:
+                    yield f"{top}/{file.relative_to(folder).as_posix()}", file

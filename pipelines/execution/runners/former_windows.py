@@ -13,7 +13,7 @@ from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
-from pipelines.execution.runners.partitioned_session import own_session
+from pipelines.execution.runners.sessions import own_session
 
 if TYPE_CHECKING:
     from pipelines.execution.runners.stream import StreamOptions

@@ -23,10 +23,10 @@ from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.bolts import node_tasks
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.compile import Compiler
-from pipelines.planner.failures import Where
 from pipelines.planner.plain import PlainContext, Table, needs_spark, plain, read, step
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
+from pipelines.planner.values import Where
 from pipelines.sources.fixed import arrow_rows, checked_rows
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import SLICE_COLUMN

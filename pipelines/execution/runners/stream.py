@@ -47,7 +47,7 @@ from pipelines.execution.runners.admission import Admission
 from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
-from pipelines.planner.stored import save_plan
+from pipelines.planner.plan import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
 

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from sqlalchemy import delete
 
 from pipelines import logs
 from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
+from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.deployed import DeployedQuery, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
-from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
-from pipelines.nimbus.registry.leases import Lease
+from pipelines.nimbus.registry.leases import Lease, Leases
+from pipelines.nimbus.registry.store import Store, upsert
+from pipelines.nimbus.registry.tables import attempts
 from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, REPARTITIONING, STARTING
 from pipelines.nimbus.telemetry.figures import TaskFigures
 from pipelines.state.delta_log import has_log
@@ -37,9 +41,53 @@ if TYPE_CHECKING:
     from pipelines.execution.runners.stream import StreamRunner
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
-    from pipelines.nimbus.registry.store import Store
     from pipelines.places.location import Place
     from pipelines.trident.topology import TridentTopology
+
+
+class FencedAttempts:
+    """The attempts of a checkpoint that a worker runs under a lease.
+
+    The checkpoint's own file is what counts: catch-up runs use it too, while no worker does. Each record goes into the
+    registry first, under the lease: a worker that has lost it opens and closes no batch any more.
+
+    Args:
+        own: The checkpoint's store.
+        store, leases: The registry's database and its leases.
+        lease: The writer's lease; its token counts, so it need not be replaced when it is renewed.
+        prefix: Put before the group's name in the registry, which knows all flows.
+    """
+
+    def __init__(self, own: AttemptStore, store: Store, leases: Leases, lease: Lease, prefix: str) -> None:
+        self._own, self._store, self._leases, self._lease, self._prefix = own, store, leases, lease, prefix
+        self._forgotten: dict[str, int] = {}
+
+    def get(self, group: str) -> Mapping[int, AttemptRecord]:
+        """Return every record of the group, by txid."""
+        return self._own.get(group)
+
+    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
+        """Write or replace one record.
+
+        Raises:
+            LeaseLostError: Another worker runs this flow by now.
+        """
+        with self._store.write() as connection:
+            self._leases.guard(connection, self._lease)
+            row = {"batch_group": self._prefix + group, "txid": txid, "record": record.to_json()}
+            upsert(connection, attempts, row)
+        self._own.put(group, txid, record)
+
+    def forget(self, group: str, before: int) -> None:
+        """Remove the records of all txids lower than `before`; in the registry a hundred at a time. Raises as `put`."""
+        self._own.forget(group, before)
+        if before - self._forgotten.get(group, 0) >= 100:
+            old = (attempts.c.batch_group == self._prefix + group, attempts.c.txid < before)
+            with self._store.write() as connection:
+                self._leases.guard(connection, self._lease)
+                connection.execute(delete(attempts).where(*old))
+            self._forgotten[group] = before
+
 
 logger = logs.logger(__name__)
 
@@ -330,8 +378,7 @@ class Task(threading.Thread):
 
     def _group(self, checkpoint: Checkpoint) -> BatchGroup:
         from pipelines.execution.batch.group import BatchGroup
-        from pipelines.execution.runners.on_stores import check_places
-        from pipelines.execution.runners.partitioned_session import own_session
+        from pipelines.execution.runners.sessions import check_places, own_session
 
         spark = self._application.spark
         # Batches of several queries share the cores evenly: each thread's jobs go into a pool of their own.
@@ -344,14 +391,14 @@ class Task(threading.Thread):
         from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 
         assert self.lease is not None
-        registry = RegistryAttempts(self._application.store, self._application.registry.leases, self.lease)
+        store, leases, lease = self._application.store, self._application.registry.leases, self.lease
         options = StreamOptions(
             listeners=(self._guard,),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
             on_batch=self._came_through,
             admission=self._application.admission,
-            attempts=lambda own: FencedAttempts(own, registry, f"{self.flow.name}/"),
+            attempts=lambda own: FencedAttempts(own, store, leases, lease, f"{self.flow.name}/"),
             version=f"{self.flow.id}/{self.flow.version.number}",
         )
         return StreamRunner(group, checkpoint, options)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Column, Connection, Row, Select, Table, delete, insert, select, update
 
 from pipelines.nimbus.errors import LeaseLostError, NotAliveError
 from pipelines.nimbus.registry.leases import Lease, Leases
@@ -114,10 +114,7 @@ class Places:
 
     def assignments(self) -> dict[int, AssignmentRecord]:
         """Return the assignments of all deployed flows, by serial."""
-        heads = (
-            select(assignments).join(flows, flows.c.serial == assignments.c.flow).where(flows.c.removed_at.is_(None))
-        )
-        slots = select(workers).join(flows, flows.c.serial == workers.c.flow).where(flows.c.removed_at.is_(None))
+        heads, slots = _deployed(assignments), _deployed(workers)
         records: dict[int, list[WorkerRecord]] = {}
         with self._store.read() as connection:
             for row in connection.execute(slots.order_by(workers.c.supervisor, workers.c.port)):
@@ -131,9 +128,9 @@ class Places:
 
     def revisions(self) -> dict[int, int]:
         """Return the revision of each deployed flow's assignment, by serial."""
-        query = select(assignments.c.flow, assignments.c.revision).join(flows, flows.c.serial == assignments.c.flow)
+        query = _deployed(assignments, assignments.c.flow, assignments.c.revision)
         with self._store.read() as connection:
-            return {row.flow: row.revision for row in connection.execute(query.where(flows.c.removed_at.is_(None)))}
+            return {row.flow: row.revision for row in connection.execute(query)}
 
     def last_assignment(self, name: str) -> AssignmentRecord | None:
         """Return the latest assignment of any flow of this name, removed ones too (Nimbus rules 5.1.2: the backup)."""
@@ -150,22 +147,14 @@ class Places:
 
     def in_slot(self, supervisor: str, port: int) -> dict[int, tuple[int, ...]]:
         """Return what a slot's worker is to run: the serial of each deployed flow there, with its tasks."""
-        query = (
-            select(workers.c.flow, workers.c.tasks)
-            .join(flows, flows.c.serial == workers.c.flow)
-            .where(flows.c.removed_at.is_(None), workers.c.supervisor == supervisor, workers.c.port == port)
-        )
+        query = _deployed(workers).where(workers.c.supervisor == supervisor, workers.c.port == port)
         with self._store.read() as connection:
             return {row.flow: tuple(row.tasks) for row in connection.execute(query)}
 
     def used_slots(self) -> dict[tuple[str, int], list[str]]:
         """Return the names of the deployed flows that run in each (supervisor, port)."""
-        query = (
-            select(workers.c.supervisor, workers.c.port, flows.c.name)
-            .join(flows, flows.c.serial == workers.c.flow)
-            .where(flows.c.removed_at.is_(None))
-            .order_by(workers.c.supervisor, workers.c.port, flows.c.name)
-        )
+        query = _deployed(workers, workers.c.supervisor, workers.c.port, flows.c.name)
+        query = query.order_by(workers.c.supervisor, workers.c.port, flows.c.name)
         used: dict[tuple[str, int], list[str]] = {}
         with self._store.read() as connection:
             for row in connection.execute(query):
@@ -189,33 +178,14 @@ class Places:
                 for row in connection.execute(query)
             ]
 
-    def beat(
-        self,
-        flow: DeployedFlow,
-        task: int,
-        slot: tuple[str, int],
-        lease: Lease,
-        *,
-        lease_seconds: float,
-        figures: Mapping[str, Any] | None = None,
-    ) -> Lease:
-        """Record that a task lives and how far it is; prolong its lease in the same transaction.
-
-        Raises:
-            LeaseLostError: The task runs elsewhere by now, or its lease ran out: stop it at once.
-            NotAliveError: The flow was removed: stop it.
-        """
-        beat = Beat(flow, task, lease, figures or {})
-        with self._store.write() as connection:
-            return self._beat(connection, beat, slot, lease_seconds)
-
     def beat_together(
         self, beaten: Sequence[Beat], slot: tuple[str, int], *, lease_seconds: float
     ) -> list[LeaseLostError | NotAliveError | None]:
-        """Record several tasks of one slot in one transaction, which costs what one costs.
+        """Record that tasks of one slot live and how far they are, and prolong their leases, in one transaction.
 
         Returns:
-            Per beat what `beat` would have raised, else None. The others hold all the same.
+            Per beat why it was refused, else None; the others hold all the same. LeaseLostError: the task runs elsewhere by now,
+            or its lease ran out: stop it at once. NotAliveError: the flow was removed: stop it.
         """
         refused = dict[int, LeaseLostError | NotAliveError | None]()
         with self._store.write() as connection:
@@ -236,15 +206,14 @@ class Places:
         savepoint.commit()
         return None
 
-    def _beat(self, connection: Connection, beat: Beat, slot: tuple[str, int], lease_seconds: float) -> Lease:
-        longer = self._leases.renew_in(connection, beat.lease, lease_seconds)
+    def _beat(self, connection: Connection, beat: Beat, slot: tuple[str, int], lease_seconds: float) -> None:
+        self._leases.renew_in(connection, beat.lease, lease_seconds)
         alive = select(flows.c.serial).where(flows.c.serial == beat.flow.serial, flows.c.removed_at.is_(None))
         # The lock keeps a removal from passing between this look and the beat.
         if connection.scalar(alive.with_for_update(read=True)) is None:
             raise NotAliveError(beat.flow.name)
         told = {"supervisor": slot[0], "port": slot[1], "token": beat.lease.token, "figures": dict(beat.figures)}
         upsert(connection, beats, {"flow": beat.flow.serial, "task": beat.task, "beat_at": self._clock(), **told})
-        return longer
 
     def beats(self, flow: DeployedFlow) -> dict[int, TaskBeat]:
         """Return the last beat of every task of a flow that has beaten."""
@@ -254,19 +223,18 @@ class Places:
 
     def beats_of_all(self) -> dict[int, dict[int, TaskBeat]]:
         """Return the same for every deployed flow, by serial, with one query."""
-        query = select(beats).join(flows, flows.c.serial == beats.c.flow).where(flows.c.removed_at.is_(None))
         task_beats: dict[int, dict[int, TaskBeat]] = {}
         with self._store.read() as connection:
-            for row in connection.execute(query.order_by(beats.c.task)):
+            for row in connection.execute(_deployed(beats).order_by(beats.c.task)):
                 task_beats.setdefault(row.flow, {})[row.task] = _task_beat(row)
         return task_beats
 
     def all_beats(self) -> dict[int, dict[int, float]]:
         """Return when each task of every deployed flow last beat: by serial and task."""
-        query = select(beats.c.flow, beats.c.task, beats.c.beat_at).join(flows, flows.c.serial == beats.c.flow)
+        query = _deployed(beats, beats.c.flow, beats.c.task, beats.c.beat_at)
         times: dict[int, dict[int, float]] = {}
         with self._store.read() as connection:
-            for row in connection.execute(query.where(flows.c.removed_at.is_(None))):
+            for row in connection.execute(query):
                 times.setdefault(row.flow, {})[row.task] = row.beat_at
         return times
 
@@ -343,6 +311,12 @@ def _checked(flow: DeployedFlow, slots: Mapping[tuple[str, int], Iterable[int]])
     if len(every) != len(set(every)):
         raise ValueError(f'flow "{flow.name}": a task is assigned twice: {sorted(every)}')
     return placed
+
+
+def _deployed(table: Table, *columns: Column[Any]) -> Select[Any]:
+    """Return the query of a table's rows (or some columns) of deployed flows."""
+    chosen = select(*(columns or (table,)))
+    return chosen.join_from(table, flows, flows.c.serial == table.c.flow).where(flows.c.removed_at.is_(None))
 
 
 def _task_beat(row: Row[Any]) -> TaskBeat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,25 +13,6 @@ from sqlalchemy import Row
 from pipelines.bounds import MESSAGE_TIMEOUT_SECONDS, TASKS, WORKERS, OutOfBoundsError, Range, shown
 from pipelines.nimbus.errors import DeployNameError, RebalanceError, SubmitError
 from pipelines.nimbus.registry.lifecycle import Due, FlowEvent, Request, Standing, Status, check_timeout
-
-
-@dataclass(frozen=True)
-class SubmitOptions:
-    """How a flow starts.
-
-    Attributes:
-        status: ACTIVE or INACTIVE.
-    """
-
-    status: Status = Status.ACTIVE
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The most that one flow may ask for (`nimbus.slots.perTopology`, `nimbus.executors.perTopology`); None: any."""
-
-    workers: int | None = None
-    executors: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,10 +30,6 @@ class Content:
     components: Mapping[str, int]
     workers: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-Validate = Callable[[str, Content], None]
-"""A check of a flow's content, by name; it raises what is wrong, before anything is written."""
 
 
 @dataclass(frozen=True)
@@ -247,24 +224,21 @@ def check_name(name: object) -> str:
     return name
 
 
-def check_options(name: str, options: SubmitOptions | None) -> SubmitOptions:
-    """Check that there are options and a flow can start with them. Returns the options.
+def check_first(name: str, status: Status) -> None:
+    """Check that a flow can start with a status.
 
     Raises:
-        SubmitError: There are none, or the initial status is neither ACTIVE nor INACTIVE.
+        SubmitError: It is neither ACTIVE nor INACTIVE.
     """
-    if options is None:
-        raise SubmitError(name, "Cannot submitTopologyWithOpts: SubmitOptions parameter value is null")
-    if options.status not in (Status.ACTIVE, Status.INACTIVE):
-        raise SubmitError(name, f"Initial status of a topology must be ACTIVE or INACTIVE, not {options.status}")
-    return options
+    if status not in (Status.ACTIVE, Status.INACTIVE):
+        raise SubmitError(name, f"Initial status of a topology must be ACTIVE or INACTIVE, not {status}")
 
 
-def check_content(name: str, content: Content, limits: Limits) -> None:
+def check_content(name: str, content: Content) -> None:
     """Check that the content asks for what a flow may have.
 
     Raises:
-        SubmitError: There are no components, a number is not above 0, a value is not JSON, or a limit is exceeded.
+        SubmitError: There are no components, a number is not above 0, or a value is not JSON.
     """
     if not content.components:
         raise SubmitError(name, "a topology needs at least one component")
@@ -273,14 +247,6 @@ def check_content(name: str, content: Content, limits: Limits) -> None:
             raise SubmitError(name, f"the number of {what} must be greater than 0, not {shown(number)}")
         _check(name, f"the number of {what}", number, WORKERS if what == "workers" else TASKS)
     _check_values(name, content)
-    executors = sum(content.components.values())
-    for what, asked, limit in (
-        ("workers", content.workers, limits.workers),
-        ("executors", executors, limits.executors),
-    ):
-        if limit is not None and asked > limit:
-            problem = f"Failed to submit topology. Topology requests more than {limit} {what}."
-            raise SubmitError(name, problem, asked=asked, limit=limit)
 
 
 def check_wait(name: str, wait_seconds: float | None) -> None:

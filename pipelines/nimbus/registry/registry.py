@@ -23,13 +23,10 @@ from pipelines.nimbus.registry.records import (
     Content,
     DeployedFlow,
     Happened,
-    Limits,
-    SubmitOptions,
-    Validate,
     Version,
     check_content,
+    check_first,
     check_name,
-    check_options,
     standing_columns,
     standing_of,
     version_of,
@@ -40,8 +37,6 @@ from pipelines.nimbus.registry.tables import beats, events, flows, versions
 PLACING_SETTINGS = ("application", "isolated", "master", "spark", "hosts", "user_workers", "use_old_assignment")
 """The settings that decide where a flow's tasks run."""
 
-_ACTIVE = SubmitOptions()
-
 
 class Registry:
     """Deployed flows, their versions and statuses.
@@ -49,41 +44,31 @@ class Registry:
     Args:
         store: The database.
         clock: Seconds since 1970.
-        limits: The most that one flow may ask for.
-        validate: A further check of each content, run before anything is written.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        clock: Callable[[], float] = time.time,
-        limits: Limits | None = None,
-        validate: Validate | None = None,
-    ) -> None:
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self.leases = Leases(store, clock=clock)
         self._store, self._clock = store, clock
-        self._limits, self._validate = limits or Limits(), validate
 
     # --- versions
 
-    def submit(self, name: str, content: Content, *, options: SubmitOptions | None = _ACTIVE) -> DeployedFlow:
+    def submit(self, name: str, content: Content, *, status: Status = Status.ACTIVE) -> DeployedFlow:
         """Deploy a flow as version 1 (Nimbus rules 1.2).
 
         Raises:
             DeployNameError: The name is not possible.
-            SubmitError: The options or the content are not.
+            SubmitError: The status or the content is not.
             AlreadyAliveError: A flow of this name is deployed; a killed one counts until it is removed.
         """
         check_name(name)
-        chosen = check_options(name, options)
-        self._check(name, content)
+        check_first(name, status)
+        check_content(name, content)
         try:
             with self._store.write() as connection:
                 alive = self._alive(connection, name)
                 if alive is not None:
                     raise AlreadyAliveError(name, alive.status)
-                return self._insert(connection, name, content, chosen.status)
+                return self._insert(connection, name, content, status)
         except IntegrityError as error:
             # Another process has submitted it between the look and the insert (PostgreSQL).
             raise AlreadyAliveError(name, Status.ACTIVE) from error
@@ -107,7 +92,7 @@ class Registry:
             if seen is not None and (row.serial, row.version) != (seen.serial, seen.version.number):
                 problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted anew"
                 raise VersionError(name, seen.version.number, problem, row.version)
-            self._check(name, content)
+            check_content(name, content)
             return self._new_version(connection, row, content, "UPDATE", before=row.version)
 
     def roll_back(self, name: str, to: int | None = None) -> DeployedFlow:
@@ -272,11 +257,6 @@ class Registry:
             if under is not None:
                 self.leases.guard(connection, under)
             yield connection
-
-    def _check(self, name: str, content: Content) -> None:
-        check_content(name, content, self._limits)
-        if self._validate is not None:
-            self._validate(name, content)
 
     def _send(
         self, name: str, event: FlowEvent, *, wait_seconds: float | None = None, request: Request | None = None

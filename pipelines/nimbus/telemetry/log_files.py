@@ -256,6 +256,9 @@ def generation(file: Path, number: int) -> Path:
     return file if number == 0 else file.with_name(f"{file.name}.{number}")
 
 
+_POLL_SECONDS = 0.3
+
+
 def read(
     files: Files,
     flow: str | None = None,
@@ -264,7 +267,6 @@ def read(
     *,
     last: int | None = None,
     concerns: Callable[[Path], bool] = lambda _: True,
-    poll_seconds: float = 0.3,
 ) -> Iterator[Line]:
     """Read the lines of some logs, by time; what is no JSON is left out.
 
@@ -275,7 +277,6 @@ def read(
         follow: Go on with what is written from now on, without end; files that are turned over or new are followed too.
         last: how many of the existing lines to give, counted from the end.
         concerns: Whether warnings that name no flow count, by file.
-        poll_seconds: How often to look for new lines.
 
     Raises:
         ValueError: There is no such level.
@@ -290,15 +291,11 @@ def read(
 
         return _Tail(file, parse)
 
-    return _lines(files if callable(files) else lambda: files, tail, follow, last, poll_seconds)
+    return _lines(files if callable(files) else lambda: files, tail, follow, last)
 
 
 def _lines(
-    named: Callable[[], Sequence[Path]],
-    made: Callable[[Path], _Tail],
-    follow: bool,
-    last: int | None,
-    poll_seconds: float,
+    named: Callable[[], Sequence[Path]], made: Callable[[Path], _Tail], follow: bool, last: int | None
 ) -> Iterator[Line]:
     tails: dict[Path, _Tail] = {}
     with ExitStack() as stack:
@@ -313,7 +310,7 @@ def _lines(
         there = heapq.merge(*news(), key=_when)
         yield from there if last is None else deque(there, maxlen=last)
         while follow:
-            time.sleep(poll_seconds)
+            time.sleep(_POLL_SECONDS)
             # What arrived together is sorted; a line that another log writes later cannot be waited for.
             yield from sorted((line for lines in news() for line in lines), key=_when)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
-from pipelines.planner.plain.calls import call
-from pipelines.planner.plain.context import PlainContext
+from pipelines.planner.plain.context import PlainContext, call
 from pipelines.planner.plain.murmur import task_of
 from pipelines.planner.plain.table import Row, Table, order
 

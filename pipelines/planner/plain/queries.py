@@ -12,8 +12,8 @@ from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.table import Row, Table
 from pipelines.state.views import StateView
-from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollectionGet
 from pipelines.trident.states import FixedState
+from pipelines.trident.user_code import MapGet, SnapshotGet, TupleCollectionGet
 
 
 def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> Table:

@@ -1,22 +1,217 @@
-"""The steps of each node over one batch: tables in, a table out."""
+"""The steps of each node over one batch: tables in, a table out (Trident rules 1.1 to 1.4 and 8)."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.aggregators import Average, Collect, Count, DistinctCount, Max, Min, Sum
+from pipelines.aggregators.calls import taking
+from pipelines.aggregators.folds import General, Running
+from pipelines.aggregators.ordering import freeze
 from pipelines.errors import NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
-from pipelines.planner.plain.aggregation import aggregated
-from pipelines.planner.plain.calls import call, keeps
-from pipelines.planner.plain.context import PlainContext
-from pipelines.planner.plain.joins import joined, merged, multi_reduced
-from pipelines.planner.plain.partitions import entered, extreme, repartitioned
+from pipelines.graph.nodes import Aggregation
+from pipelines.planner.plain.context import PlainContext, call, keeps
+from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_batch_task, repartitioned
 from pipelines.planner.plain.queries import queried
-from pipelines.planner.plain.table import Table
+from pipelines.planner.plain.table import Row, Table
 from pipelines.trident.functions import ColumnFunction
+
+Groups = Iterable[tuple[Row, list[Running]]]
+
+
+def aggregated(node: nodes.AggregateNode, table: Table, context: PlainContext) -> Table:
+    """Return a batch, or each partition of it, aggregated: the group's fields, then the cross product of the chain's rows."""
+    types = aggregate_types(table, node.group, node.aggregations)
+    tasks = context.tasks_of(node.id)
+    if node.partitioned:
+        parts = [_rows(node, part, context) for part in table.by_task(tasks)]
+        numbers = [task for task, rows in enumerate(parts) for _ in rows]
+        made = Table(node.fields, types, tuple(row for rows in parts for row in rows))
+        return made.dealt(numbers if tasks > 1 else None)
+    made = Table(node.fields, types, tuple(_rows(node, table, context)))
+    return by_hash(made, node.group, tasks) if node.group else in_batch_task(made, tasks, context)
+
+
+def _rows(node: nodes.AggregateNode, table: Table, context: PlainContext) -> list[Row]:
+    rows: list[Row] = []
+    for key, chain in running(table, node.group, node.aggregations, context.batch):
+        for product in itertools.product(*(aggregator.complete() for aggregator in chain)):
+            rows.append((*key, *itertools.chain.from_iterable(product)))
+    return rows
+
+
+def running(
+    table: Table,
+    group: Sequence[str],
+    aggregations: Sequence[Aggregation],
+    batch: Any,
+    stored: Mapping[Any, Sequence[Any]] | None = None,
+) -> Groups:
+    """Return the aggregators of each group, in the order of its first tuple, having taken in the group's tuples.
+
+    Without a group there is one, of an empty table too; with one, an empty table gives nothing (Trident rules 1.3).
+
+    Args:
+        stored: the values that a state holds already, by frozen key, to go on from: a combiner's is merged with the
+            partial value of the tuples, a reducer reduces on.
+    """
+    keys = table.select(group).rows
+    inputs = [table.select(a.inputs).rows for a in aggregations]
+
+    def start(frozen: Any) -> list[Running]:
+        chain = [Running(a.aggregator, len(a.inputs), len(a.outputs), batch) for a in aggregations]
+        for member, value in zip(chain, (stored or {}).get(frozen, ()), strict=False):
+            member.go_on_from(value)
+        return chain
+
+    groups: dict[Any, tuple[Row, list[Running]]] = {}
+    if not group:
+        groups[()] = (), start(())
+    for number, key in enumerate(keys):
+        frozen = freeze(key)
+        if frozen not in groups:
+            groups[frozen] = key, start(frozen)
+        for aggregator, values in zip(groups[frozen][1], inputs, strict=True):
+            aggregator.add(values[number])
+    return groups.values()
+
+
+def aggregate_types(table: Table, group: Sequence[str], aggregations: Sequence[Aggregation]) -> tuple[str | None, ...]:
+    """Return the types of an aggregate's fields, as far as they are known without Spark."""
+    types = [table.type_of(field) for field in group]
+    for a in aggregations:
+        inputs = [table.type_of(field) for field in a.inputs]
+        types += a.types or ([_result_type(a.aggregator, inputs)] if len(a.outputs) == 1 else inputs)
+    return tuple(types)
+
+
+def _result_type(aggregator: Any, inputs: Sequence[str | None]) -> str | None:
+    if isinstance(aggregator, Count | DistinctCount):
+        return "bigint"
+    if isinstance(aggregator, Average):
+        return "double"
+    if isinstance(aggregator, Collect):
+        return f"array<{inputs[0]}>" if inputs[0] else None
+    if isinstance(aggregator, Sum) and inputs[0] in ("tinyint", "smallint", "int", "bigint"):
+        return "bigint"
+    if isinstance(aggregator, Sum):
+        return "double" if inputs[0] in ("float", "double") else None
+    return inputs[0] if isinstance(aggregator, Min | Max) or len(inputs) == 1 else None
+
+
+def merged(node: nodes.MergeNode, tables: Sequence[Table], context: PlainContext) -> Table:
+    """Return all parents' tuples, by position, the first parent's first; each stays in its task (Trident rules 1.1)."""
+    types = tuple(
+        next((kind for kind in kinds if kind), None) for kinds in zip(*(t.types for t in tables), strict=True)
+    )
+    tasks: list[int] | None = None
+    if context.tasks_of(node.id) > 1:
+        tasks = [table.task_of(i) for table in tables for i in range(len(table.rows))]
+    return Table(node.fields, types, tuple(row for table in tables for row in table.rows)).dealt(tasks)
+
+
+def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext) -> Table:
+    """Join the tuples of one batch on equal keys; null equals null. A side that is absent is one row of nulls if it is outer."""
+    by_key: dict[Any, tuple[Row, list[list[Row]]]] = {}
+    for side, table in enumerate(tables):
+        keys = table.select(node.sides[side].keys).rows
+        shown = table.rows if node.mode == nodes.PRESERVE else table.select(node.sides[side].values).rows
+        for key, row in zip(keys, shown, strict=True):
+            _, rows = by_key.setdefault(freeze(key), (key, [[] for _ in tables]))
+            rows[side].append(row)
+    made: list[Row] = []
+    for key, rows in by_key.values():
+        made += _crossed(node, tables, key, rows)
+    types = _types(node, tables)
+    # Dealt by their keys, which the outputs need not hold: with PRESERVE a side's are null where it is absent.
+    tasks = context.tasks_of(node.id)
+    numbers = [key_row for key, rows in by_key.values() for key_row in [key] * len(_crossed(node, tables, key, rows))]
+    key_table = Table(node.sides[0].keys, _key_types(node, tables), tuple(numbers))
+    return Table(node.fields, types, tuple(made), by_hash(key_table, key_table.fields, tasks).tasks)
+
+
+def _crossed(node: nodes.JoinNode, tables: Sequence[Table], key: Row, rows: list[list[Row]]) -> list[Row]:
+    """The cross product of one key's tuples, the last side fastest; none if a side that must be there is absent."""
+    sides = []
+    for side, table, matches in zip(node.sides, tables, rows, strict=True):
+        if not matches and not side.outer:
+            return []
+        width = len(table.fields) if node.mode == nodes.PRESERVE else len(side.values)
+        sides.append(matches or [(None,) * width])
+    first = () if node.mode == nodes.PRESERVE else key
+    return [(*first, *itertools.chain.from_iterable(product)) for product in itertools.product(*sides)]
+
+
+def _types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, ...]:
+    if node.mode == nodes.PRESERVE:
+        return tuple(kind for table in tables for kind in table.types)
+    values = (table.type_of(name) for side, table in zip(node.sides, tables, strict=True) for name in side.values)
+    return (*_key_types(node, tables), *values)
+
+
+def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, ...]:
+    return tuple(tables[0].type_of(name) for name in node.sides[0].keys)
+
+
+def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: PlainContext) -> Table:
+    """Return the tuples of several streams through one reducer, per partition or per group."""
+    tasks = context.tasks_of(node.id)
+    if any(node.groups):
+        return _grouped(node, tables, tasks)
+    parts = zip(*(table.by_task(tasks) for table in tables), strict=True)
+    made = [_reduced(node, part) for part in parts]
+    numbers = [task for task, rows in enumerate(made) for _ in rows]
+    result = Table(node.fields, node.types, tuple(row for rows in made for row in rows))
+    return result.dealt(numbers if tasks > 1 else None)
+
+
+def _reduced(node: nodes.MultiReduceNode, tables: Sequence[Table]) -> list[Row]:
+    reduction = _Reduction(node, ())
+    for stream, table in enumerate(tables):
+        for values in table.select(node.inputs[stream]).rows:
+            reduction.execute(stream, (), values)
+    return reduction.complete(())
+
+
+def _grouped(node: nodes.MultiReduceNode, tables: Sequence[Table], tasks: int) -> Table:
+    reductions: dict[Any, tuple[Row, _Reduction]] = {}
+    for stream, table in enumerate(tables):
+        groups = table.select(node.groups[stream]).rows
+        for group, values in zip(groups, table.select(node.inputs[stream]).rows, strict=True):
+            frozen = freeze(group)
+            if frozen not in reductions:
+                reductions[frozen] = group, _Reduction(node, group)
+            reductions[frozen][1].execute(stream, (group,), values)
+    rows, keys = list[Row](), list[Row]()
+    for group, reduction in reductions.values():
+        made = reduction.complete((group,))
+        rows += made
+        keys += [group] * len(made)
+    types = tuple(tables[0].type_of(name) for name in node.groups[0])
+    dealt = by_hash(Table(node.groups[0], types, tuple(keys)), node.groups[0], tasks)
+    return Table(node.fields, node.types, tuple(rows), dealt.tasks)
+
+
+class _Reduction:
+    """One reducer at work on a partition or group."""
+
+    def __init__(self, node: nodes.MultiReduceNode, group: Row) -> None:
+        self._reducer, self._general = node.reducer, General(node.label, len(node.outputs))
+        self._value = [node.reducer.init(*group), []]
+        leading = 3 if any(node.groups) else 2
+        self._execute = [taking(node.reducer.execute, leading, len(inputs)) for inputs in node.inputs]
+
+    def execute(self, stream: int, group: tuple[Row, ...], values: Row) -> None:
+        self._general.take(self._value, self._execute[stream](self._value[0], stream, *group, *values))
+
+    def complete(self, group: tuple[Row, ...]) -> list[Row]:
+        return self._general.last(self._value, self._reducer.complete(self._value[0], *group))
+
 
 Tables = Sequence[Table]
 
