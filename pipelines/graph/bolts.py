@@ -24,7 +24,7 @@ class Grouping:
 
 
 def group(expansion: Expansion) -> Grouping:
-    """Group operations in the original's order (Trident rules 3.2-3.5): merge fully, then part where nothing repartitions."""
+    """Group operations in the original's order (Trident rules 3.2-3.5): merge fully, then put identity partitions in the gaps."""
     operations = {operation.id: operation for operation in expansion.operations}
     merged = _merge_fully(operations, _initial(expansion.operations))
     growing = _GrowingGroups(operations, merged)
