@@ -1,8 +1,8 @@
-"""The batch protocol, rule by rule: R1-R7 of the coordinator, B1-B10 of the bolts, but for R2 and B9, which are Spark's."""
+"""The batch protocol, rule by rule: R1-R7 of the coordinator, B1-B10 of the bolts, and their faults that are fixed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -25,10 +25,20 @@ STAGES = (Stage("spout"), Stage("b-0", upstream=("spout",), commits=True))
 def make(
     *stages: Stage,
     store: MemoryAttemptStore | None = None,
+    max_active: int = 1,
+    max_attempts: int = 3,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> BatchTracker:
     """A tracker whose first txid is the original's 1."""
-    attempts = MemoryAttemptStore() if store is None else store
-    return BatchTracker(stages or STAGES, attempts=attempts, first_txid=1)
+    return BatchTracker(
+        stages or STAGES,
+        attempts=MemoryAttemptStore() if store is None else store,
+        max_active=max_active,
+        max_attempts=max_attempts,
+        first_txid=1,
+        idle_seconds=30,
+        clock=clock,
+    )
 
 
 def ack(tracker: BatchTracker, batch: Batch, rows: int = 5) -> None:
@@ -53,20 +63,30 @@ def run(tracker: BatchTracker, txid: int) -> Batch:
 # --- the coordinator
 
 
-def test_r1_no_batch_before_the_one_under_way_is_committed() -> None:
-    """One batch is active: 1 acked or not => no batch 2."""
-    tracker = make()
-    first = tracker.open(1)
-    with pytest.raises(OrderError, match="batch 1:0 is active already"):
-        tracker.open(2)
-    ack(tracker, first)
-    assert tracker.state(1) is BatchState.PROCESSED
-    with pytest.raises(OrderError, match="batch 1:0 is active already"):
-        tracker.open(2)
-    assert tracker.group().active == first
-    commit(tracker, first)
-    assert tracker.group().active is None
-    run(tracker, 2)
+def test_r1_no_commit_out_of_turn_and_no_fourth_batch() -> None:
+    """Max 3; 1, 2, 3 active, 2 acked => no commit for 2, no batch for 4."""
+    tracker = make(max_active=3)
+    first, second, third = (tracker.open(t) for t in (1, 2, 3))
+    ack(tracker, second)
+    assert tracker.state(2) is BatchState.PROCESSED
+    assert tracker.group().next_commit() is None
+    assert tracker.group().due() == []
+    with pytest.raises(OrderError, match="must wait for batch 1:0"):
+        tracker.commit_signal(second)
+    with pytest.raises(OrderError, match="3 active already"):
+        tracker.open(4)
+    assert tracker.group().active == (first, second, third)
+
+
+def test_r1_commits_follow_the_txids_whatever_the_order_of_acks() -> None:
+    tracker = make(max_active=3)
+    batches = [tracker.open(t) for t in (1, 2, 3)]
+    for batch in reversed(batches):
+        ack(tracker, batch)
+    for batch in batches:
+        assert tracker.group().next_commit() == batch
+        commit(tracker, batch)
+    assert tracker.group().position == 4
 
 
 def test_r1_no_commit_before_the_batch_is_processed() -> None:
@@ -75,6 +95,23 @@ def test_r1_no_commit_before_the_batch_is_processed() -> None:
     with pytest.raises(OrderError, match="unfinished stages"):
         tracker.commit_signal(batch)
     assert tracker.state(1) is BatchState.PROCESSING
+
+
+def test_r2_as_many_batches_as_allowed_are_due() -> None:
+    tracker = make(max_active=3)
+    assert tracker.group().due() == [1, 2, 3]
+    first = tracker.open(1)
+    assert tracker.group().due() == [2, 3]
+    ack(tracker, first)
+    assert tracker.group().due() == [2, 3], "a processed batch is still active"
+    commit(tracker, first)
+    assert tracker.group().due() == [2, 3, 4]
+
+
+def test_r2_one_batch_by_default() -> None:
+    tracker = make()
+    tracker.open(1)
+    assert tracker.group().due() == []
 
 
 def test_r3_attempts_start_at_0_and_grow_by_1() -> None:
@@ -114,17 +151,33 @@ def test_r4_a_commit_moves_the_stored_position() -> None:
     assert store.get("main")[1].state is BatchState.COMMITTED
     run(tracker, 2)
     assert list(store.get("main")) == [2], "older records are forgotten"
+    assert tracker.group().record(1) is None
 
 
-def test_r5_a_failed_txid_comes_before_all_later_ones() -> None:
-    tracker = make()
-    run(tracker, 1)
-    second = tracker.open(2)
-    assert tracker.fail(second, "lost") == Retry(second, tries=1, reason="lost")
-    assert tracker.group().active is None
+def test_r5_a_failed_txid_takes_all_later_ones_with_it() -> None:
+    tracker = make(max_active=3)
+    first, second, third = (tracker.open(t) for t in (1, 2, 3))
+    ack(tracker, third)
+    outcome = tracker.fail(second, "lost")
+    assert outcome == Retry(second, tries=1, reason="lost", withdrawn=(third,))
+    assert tracker.group().active == (first,), "an earlier one continues"
+    assert tracker.group().due() == [2, 3]
     with pytest.raises(OrderError, match="batch 2 is failed and comes first"):
         tracker.open(3)
-    assert str(tracker.open(2)) == "2:1"
+    assert [str(tracker.open(t)) for t in (2, 3)] == ["2:1", "3:1"]
+    ack(tracker, first)
+    commit(tracker, first)
+
+
+def test_r5_a_withdrawn_batch_loses_no_try() -> None:
+    tracker = make(max_active=2, max_attempts=3)
+    for _ in range(2):
+        first, second = tracker.open(1), tracker.open(2)
+        assert isinstance(tracker.fail(first, "x"), Retry)
+    run(tracker, 1)
+    second = tracker.open(2)
+    assert second.attempt == 2
+    assert tracker.fail(second, "y") == Retry(second, tries=1, reason="y")
 
 
 def test_r6_a_stale_ack_changes_nothing() -> None:
@@ -143,23 +196,37 @@ def test_r6_a_stale_ack_changes_nothing() -> None:
     commit(tracker, live)
 
 
+def test_r6_deactivate_stops_new_batches_but_not_commits() -> None:
+    tracker = make(max_active=2)
+    first = tracker.open(1)
+    tracker.deactivate()
+    assert tracker.group().due() == []
+    with pytest.raises(OrderError, match="deactivated"):
+        tracker.open(2)
+    ack(tracker, first)
+    commit(tracker, first)
+    tracker.activate()
+    assert tracker.group().due() == [2, 3]
+
+
 def test_r7_a_restart_goes_on_at_the_highest_stored_position() -> None:
     store = MemoryAttemptStore()
     for txid in (4, 6, 5):
         store.put("main", txid, AttemptRecord(attempt=0, state=BatchState.COMMITTED))
     tracker = make(store=store)
     assert tracker.group().position == 7
+    assert tracker.group().due() == [7]
     assert make().group().position == 1
 
 
 def test_latent_a_a_stale_fail_does_not_forget_the_live_attempt() -> None:
-    tracker = make()
+    tracker = make(max_active=2)
     old = tracker.open(1)
     tracker.fail(old, "x")
-    live = tracker.open(1)
+    live, later = tracker.open(1), tracker.open(2)
     assert tracker.fail(Batch("main", 1, 7), "never opened") == Ignored(Batch("main", 1, 7))
     assert tracker.fail(old, "late") == Ignored(old)
-    assert tracker.group().active == live
+    assert tracker.group().active == (live, later)
 
 
 def test_latent_b_attempts_survive_a_restart_with_one_active_batch() -> None:
@@ -178,7 +245,7 @@ def test_b1_what_belongs_to_no_batch_is_not_accounted() -> None:
     tracker = make()
     assert not tracker.emitted(None, "spout", 5)
     assert not tracker.received(None, "b-0", 7)
-    assert tracker.group().active is None
+    assert tracker.group().active == ()
 
 
 def test_b2_a_higher_attempt_discards_what_the_lower_one_reported() -> None:
@@ -270,7 +337,7 @@ def test_b5_the_order_of_reports_does_not_matter() -> None:
     assert tracker.state(1) is BatchState.COMMITTED
 
 
-def test_b6_each_consumer_is_told_the_number() -> None:
+def test_b6_each_consumer_is_told_its_own_number() -> None:
     tracker = make(
         Stage("spout"),
         Stage("b-0", upstream=("spout",)),
@@ -280,9 +347,10 @@ def test_b6_each_consumer_is_told_the_number() -> None:
     batch = tracker.open(1)
     tracker.emitted(batch, "spout", 5)
     tracker.received(batch, "b-0", 5)
-    tracker.emitted(batch, "b-0", 9)
+    tracker.emitted(batch, "b-0", 9, to="left")
+    tracker.emitted(batch, "b-0", 0, to="right")
     tracker.received(batch, "left", 9)
-    tracker.received(batch, "right", 9)
+    tracker.received(batch, "right", 0)
     tracker.commit_signal(batch)
     tracker.committed(batch, "left", emitted=3, committed=3)
     with pytest.raises(OrderError, match="not finished: right"):
@@ -313,6 +381,37 @@ def test_b8_an_exception_fails_the_batch_and_its_later_reports_are_ignored() -> 
     assert not tracker.received(batch, "b-0", 5)
     assert not tracker.commit_signal(batch)
     assert tracker.state(1) is BatchState.FAILED
+
+
+@pytest.mark.parametrize(("opened_at", "dropped_at"), [(0, 62), (30, 62), (31, 93), (60, 93)])
+def test_b9_an_idle_batch_is_dropped_after_one_to_two_rotations(opened_at: int, dropped_at: int) -> None:
+    """Time-out 30 s, a tick a second: rotations at 31, 62, 93."""
+    now = 0.0
+    tracker = make(clock=lambda: now)
+    for now in range(200):
+        outcomes = tracker.tick()
+        if outcomes:
+            assert outcomes == [Retry(Batch("main", 1, 0), tries=1, reason="idle for over 30 s")]
+            break
+        if now == opened_at:
+            tracker.open(1)
+    assert now == dropped_at
+    assert tracker.open(1).attempt == 1
+
+
+def test_b9_a_batch_that_reports_or_waits_for_its_turn_is_not_idle() -> None:
+    now = 0.0
+    tracker = make(
+        Stage("spout", tasks=9), Stage("b-0", upstream=("spout",), commits=True), max_active=2, clock=lambda: now
+    )
+    first, second = tracker.open(1), tracker.open(2)
+    for _ in range(9):
+        tracker.emitted(second, "spout", 1)
+    for i in range(9):
+        now = 31.0 * i
+        assert tracker.tick() == []
+        tracker.emitted(first, "spout", 1)
+    assert tracker.group().active == (first, second)
 
 
 def test_b10_two_batch_groups_do_not_mix_in_one_bolt() -> None:

@@ -62,6 +62,7 @@ def test_a_batch_is_poison_after_max_attempts() -> None:
     assert caught.value.record.reason == "reason 2"
     with pytest.raises(OrderError, match="batch 0 is poison"):
         tracker.open(1)
+    assert tracker.group().due() == []
 
 
 def test_attempts_that_never_ended_make_a_batch_poison_too() -> None:
@@ -79,17 +80,17 @@ def test_opening_a_live_batch_again_costs_a_try() -> None:
     assert [tracker.open(0).attempt, tracker.open(0).attempt] == [0, 1]
     with pytest.raises(RefusedError, match="replaced by a new attempt"):
         tracker.open(0)
-    assert tracker.group().active is None
+    assert tracker.group().active == ()
 
 
 def test_skip_is_the_way_past_a_poison_batch() -> None:
     store = MemoryAttemptStore()
     tracker = make(store=store)
     poison(tracker, 0)
-    tracker.group().skip(0)
+    tracker.skip(0)
     for one in (tracker, make(store=store)):
         assert one.state(0) is BatchState.SKIPPED
-        assert one.group().position == 1
+        assert one.group().due() == [1]
     with pytest.raises(RefusedError) as caught:
         tracker.open(0)
     assert caught.value.state is BatchState.SKIPPED
@@ -102,7 +103,7 @@ def test_only_a_poison_batch_is_skipped_or_retried(verb: str) -> None:
     tracker.fail(tracker.open(0), "x")
     for txid in (0, 1):
         with pytest.raises(ProtocolError, match=f"cannot {verb} batch {txid}"):
-            getattr(tracker.group(), verb)(txid)
+            getattr(tracker, verb)(txid)
 
 
 def test_retry_gives_a_poison_batch_new_tries_and_higher_attempts() -> None:
@@ -226,6 +227,8 @@ def test_what_a_runner_must_not_do() -> None:
         tracker.received(batch, "flights", 1)
     with pytest.raises(ProtocolError, match="does not commit"):
         tracker.committed(batch, "flights", emitted=1, committed=1)
+    with pytest.raises(ProtocolError, match="emits to all"):
+        tracker.emitted(batch, "flights", 1, to="delays")
     with pytest.raises(ValueError, match="cannot be -1"):
         tracker.emitted(batch, "flights", -1)
     with pytest.raises(ProtocolError, match='no batch group "x"'):

@@ -25,7 +25,7 @@ from pipelines.execution.protocol.coordinator import (
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from tests.execution.memory_attempts import MemoryAttemptStore
 
-MAX_ATTEMPTS = 3
+IDLE, MAX_ACTIVE, MAX_ATTEMPTS = 10, 3, 3
 GROUPS = ("bg0", "bg1")
 
 
@@ -74,7 +74,7 @@ LIMITS = {"emit s": 1, "receive m": 2, "emit m": 2, "receive c": 1}
 
 
 class Protocol(RuleBasedStateMachine):
-    """Two groups that share stage names, an active batch each; any interleaving, restarts included."""
+    """Two groups that share stage names, three active batches each; any interleaving, restarts included."""
 
     groups = st.sampled_from(GROUPS)
     picks = st.tuples(st.sampled_from(["live", "live", "live", "any"]), st.integers(0, 5))
@@ -82,8 +82,11 @@ class Protocol(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = JsonStore()
+        self.store, self.now, self.rotated = JsonStore(), 0, 0
         self.model: dict[str, dict[int, Try]] = {g: {} for g in GROUPS}
+        self.recent: set[Batch] = set()  # the RotatingMap(2) of the original
+        self.older: set[Batch] = set()
+        self.accepting = True
         self.issued: list[Batch] = []
         self.start()
 
@@ -93,11 +96,25 @@ class Protocol(RuleBasedStateMachine):
             for g in GROUPS
             for stage in (Stage("s", group=g), Stage("m", ("s",), tasks=2, group=g), Stage("c", ("m",), True, group=g))
         ]
-        self.tracker = BatchTracker(stages, attempts=self.store, max_attempts=MAX_ATTEMPTS)
+        self.tracker = BatchTracker(
+            stages,
+            attempts=self.store,
+            max_attempts=MAX_ATTEMPTS,
+            max_active=MAX_ACTIVE,
+            idle_seconds=IDLE,
+            clock=lambda: float(self.now),
+        )
 
     def live(self, batch: Batch) -> Try | None:
         known = self.model[batch.group].get(batch.txid)
         return known if known and known.status == "live" and known.attempt == batch.attempt else None
+
+    def touch(self, batch: Batch) -> Try | None:
+        one = self.live(batch)
+        if one:
+            self.older.discard(batch)
+            self.recent.add(batch)
+        return one
 
     def pick(self, pick: tuple[str, int]) -> Batch:
         """A live batch where there is one, or any that was ever issued, stale ones included."""
@@ -107,18 +124,21 @@ class Protocol(RuleBasedStateMachine):
 
     def lose(self, group: str, txid: int) -> None:
         """R5."""
-        one = self.model[group][txid]
-        one.status = "failed" if one.tries < MAX_ATTEMPTS else "poison"
+        tries = self.model[group]
+        tries[txid].status = "failed" if tries[txid].tries < MAX_ATTEMPTS else "poison"
+        for t, one in tries.items():
+            if t > txid and one.status == "live":
+                one.status, one.tries = "failed", one.tries - 1
 
     def refusal(self, group: str, txid: int) -> type[ProtocolError] | None:
         tries = self.model[group]
         status = tries[txid].status if txid in tries else "new"
-        if status in ("poison", "skipped"):
+        if self.accepting and status in ("poison", "skipped"):
             return RefusedError
         blocked = any(t < txid and one.status in ("failed", "poison") for t, one in tries.items())
         passed = bool(tries) and txid < max(tries) and status in ("new", "done")
-        full = status != "live" and any(one.status == "live" for one in tries.values())
-        return OrderError if blocked or passed or full else None
+        full = status != "live" and sum(one.status == "live" for one in tries.values()) == MAX_ACTIVE
+        return OrderError if not self.accepting or blocked or passed or full else None
 
     @rule(group=groups, steps=st.lists(st.sampled_from(["open", "open", "reports", "finish"]), min_size=1, max_size=8))
     def go_on(self, group: str, steps: list[str]) -> None:
@@ -156,6 +176,7 @@ class Protocol(RuleBasedStateMachine):
         batch = self.tracker.open(txid, group)
         assert batch == Batch(group, txid, one.attempt + 1)
         assert self.store.get(group)[txid].attempt == batch.attempt
+        self.touch(batch)
         self.issued.append(batch)
 
     def check(self, batch: Batch, one: Try, call: object) -> None:
@@ -183,7 +204,7 @@ class Protocol(RuleBasedStateMachine):
     def send(self, batch: Batch, kind: str, rows: int) -> None:
         verb, stage = kind.split()
         method = self.tracker.emitted if verb == "emit" else self.tracker.received
-        one = self.live(batch)
+        one = self.touch(batch)
         if one is None:
             assert method(batch, stage, rows) is False
         elif len(one.of(kind)) == LIMITS[kind]:
@@ -207,11 +228,12 @@ class Protocol(RuleBasedStateMachine):
     @rule(pick=picks)
     def signal(self, pick: tuple[str, int]) -> None:
         batch = self.pick(pick)
-        one = self.live(batch)
+        one = self.touch(batch)
         if one is None:
             assert self.tracker.commit_signal(batch) is False
             return
-        if not one.processed:
+        earlier = [t for t, o in self.model[batch.group].items() if t < batch.txid and o.status == "live"]
+        if earlier or not one.processed:
             with pytest.raises(OrderError):
                 self.tracker.commit_signal(batch)
             return
@@ -225,7 +247,7 @@ class Protocol(RuleBasedStateMachine):
         def call() -> bool:
             return self.tracker.committed(batch, "c", emitted=emitted, committed=committed)
 
-        one = self.live(batch)
+        one = self.touch(batch)
         if one is None:
             assert call() is False
         elif not one.of("signal") or one.of("commit"):
@@ -238,7 +260,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(pick=picks)
     def close(self, pick: tuple[str, int]) -> None:
         batch = self.pick(pick)
-        one = self.live(batch)
+        one = self.touch(batch)
         if one and not one.whole:
             with pytest.raises(OrderError):
                 self.tracker.close(batch)
@@ -248,11 +270,12 @@ class Protocol(RuleBasedStateMachine):
             one.status, one.tries = "done", 0
 
     def finish(self, group: str) -> None:
-        """Takes the live batch to its end, if all its stages have reported."""
-        batch = self.tracker.group(group).active
+        """Takes the first live batch to its end, if all its stages have reported."""
+        batch = next(iter(self.tracker.group(group).active), None)
         one = self.live(batch) if batch else None
         if batch is None or one is None or not (one.processed and len(one.of("emit m")) == 2 and one.of("receive c")):
             return
+        self.touch(batch)
         if not one.of("signal"):
             one.log.append(("signal", 0, 0))
             self.check(batch, one, lambda: self.tracker.commit_signal(batch))
@@ -275,11 +298,38 @@ class Protocol(RuleBasedStateMachine):
         elif (later := self.model[batch.group].get(batch.txid)) and later.attempt != batch.attempt:
             assert outcome == Ignored(batch)
 
-    @rule()
-    def restart(self) -> None:
+    @rule(seconds=st.integers(1, 15))
+    def tick(self, seconds: int) -> None:
+        self.now += seconds
+        dropped: set[Batch] = set()
+        if self.now - self.rotated > IDLE:
+            self.rotated, dropped = self.now, {b for b in self.older if self.live(b)}
+            self.older, self.recent = self.recent, set()
+            for batch in (dropped | self.older).copy():
+                one = self.live(batch)
+                first = min(t for t, o in self.model[batch.group].items() if o.status == "live") if one else 0
+                if one and one.processed and batch.txid > first:
+                    dropped.discard(batch)
+                    self.older.discard(batch)
+                    self.recent.add(batch)
+        expected = []
+        for batch in sorted(dropped, key=lambda b: (b.group, b.txid)):
+            if self.live(batch):
+                expected.append(batch)
+                self.lose(batch.group, batch.txid)
+        assert sorted((o.batch for o in self.tracker.tick()), key=lambda b: (b.group, b.txid)) == expected
+
+    @rule(how=st.sampled_from(["restart", "deactivate", "activate", "activate"]))
+    def disturb(self, how: str) -> None:
+        if how != "restart":
+            self.accepting = how == "activate"
+            getattr(self.tracker, how)()
+            return
         for tries in self.model.values():
             for one in tries.values():
                 one.status = "failed" if one.status == "live" else one.status
+        self.rotated, self.accepting = self.now, True
+        self.recent, self.older = set(), set()
         self.start()
 
     @rule(group=groups, how=st.sampled_from(["skip", "retry", "accept"]))
@@ -288,7 +338,7 @@ class Protocol(RuleBasedStateMachine):
         for txid, one in self.model[group].items():
             if one.status == "poison":
                 if how == "skip":
-                    self.tracker.group(group).skip(txid)
+                    self.tracker.skip(txid, group)
                     one.status = "skipped"
                 else:
                     self.tracker.retry(txid, group, accept_source=how == "accept")
@@ -299,7 +349,7 @@ class Protocol(RuleBasedStateMachine):
     def the_same_batches_are_live(self) -> None:
         for group in GROUPS:
             live = [Batch(group, t, o.attempt) for t, o in sorted(self.model[group].items()) if o.status == "live"]
-            assert [self.tracker.group(group).active or None] == (live or [None])
+            assert list(self.tracker.group(group).active) == live
 
     @invariant()
     def the_same_states(self) -> None:
@@ -312,7 +362,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def commits_are_in_order(self) -> None:
-        """Nothing below a committed txid is left to do, and at most one batch may commit."""
+        """Nothing below a committed txid is left to do, and at most the first live batch may commit."""
         for tries in self.model.values():
             done = max((t for t, o in tries.items() if o.status == "done"), default=-1)
             assert all(o.status in ("done", "skipped") for t, o in tries.items() if t < done)

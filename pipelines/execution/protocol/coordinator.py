@@ -1,7 +1,7 @@
 """The coordinator of one batch group: which attempt of which txid is live, and who may commit (rules R1-R7).
 
-The rule numbers are those of the Trident rules that tests/conformance follows. R2 (how many batches, and when the next one
-comes) and `deactivate` of R6 are Spark's: one batch is in flight, and triggers and sources decide when it comes.
+The rule numbers are those of the Trident rules that tests/conformance follows. Throttling and `isReady` of R2 are
+Spark's: its trigger and its sources decide when a batch comes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AttemptRecord:
 
     Attributes:
         attempt: The number of the latest attempt. It only grows, through restarts and replays too.
-        tries: Attempts that count towards `max_attempts`.
+        tries: Attempts that count towards `max_attempts`: not those withdrawn because an earlier txid failed.
         state: PROCESSING, FAILED, COMMITTED, POISON or SKIPPED. PROCESSING after a restart: the attempt never ended.
         sources: What each transactional source delivered, to compare a replay with.
         reason: Why the latest attempt failed.
@@ -107,15 +107,16 @@ class AttemptStore(Protocol):
 
 @dataclass(frozen=True)
 class _Failed:
-    """An attempt that failed, with its tries so far."""
+    """An attempt that failed, with its tries so far and the later ones that were withdrawn."""
 
     batch: Batch
     tries: int
     reason: str
+    withdrawn: tuple[Batch, ...] = ()
 
 
 class Retry(_Failed):
-    """Open the txid again (after a back-off that grows with `tries`)."""
+    """Open the txid again (after a back-off that grows with `tries`), then those withdrawn."""
 
 
 class Poison(_Failed):
@@ -154,43 +155,64 @@ class Coordinator:
     Args:
         group: The batch group's name; a new epoch of a checkpoint needs a new name.
         attempts: Where attempts and the position survive a restart. Read once, here (R7).
+        max_active: How many txids may be active at once. Spark has one micro-batch in flight.
         max_attempts: After that many failed attempts a txid is POISON.
         first_txid: Where a fresh group starts: 0 as in Spark; the original has 1.
     """
 
-    def __init__(self, group: str, attempts: AttemptStore, *, max_attempts: int = 3, first_txid: int = 0) -> None:
-        if max_attempts < 1:
-            raise ValueError("max_attempts must be at least 1")
-        self.group, self._store, self._max_attempts, self._first = group, attempts, max_attempts, first_txid
+    def __init__(
+        self, group: str, attempts: AttemptStore, *, max_active: int = 1, max_attempts: int = 3, first_txid: int = 0
+    ) -> None:
+        if max_active < 1 or max_attempts < 1:
+            raise ValueError("max_active and max_attempts must be at least 1")
+        self.group, self.accepting = group, True
+        self._store, self._max_active, self._max_attempts = attempts, max_active, max_attempts
+        self._first = first_txid
         self._records = dict(attempts.get(group))
-        self._active: tuple[Batch, BatchState] | None = None
+        self._active: dict[int, tuple[Batch, BatchState]] = {}
         self._outcomes: dict[int, Retry | Poison] = {}
 
     @property
     def position(self) -> int:
         """Return `currTransaction` (R4, R7): the lowest txid that is not done."""
         waiting = self._waiting()
-        if waiting or self.active:
-            return min([*waiting, *([self.active.txid] if self.active else [])])
+        if waiting or self._active:
+            return min([*waiting, *self._active])
         return max(self._records, default=self._first - 1) + 1
 
     @property
-    def active(self) -> Batch | None:
-        """Return the live attempt."""
-        return self._active[0] if self._active else None
+    def active(self) -> tuple[Batch, ...]:
+        """Return the live attempts, in txid order."""
+        return tuple(batch for batch, _ in self._active.values())
 
     def state(self, txid: int) -> BatchState:
         """Return where a txid stands; one that an earlier life of the process left unfinished is FAILED."""
-        if self._active and self._active[0].txid == txid:
-            return self._active[1]
+        if txid in self._active:
+            return self._active[txid][1]
         record = self._records.get(txid)
         if record is None:
             return BatchState.NEW if txid >= self.position else BatchState.COMMITTED
         return BatchState.FAILED if record.state is BatchState.PROCESSING else record.state
 
+    def record(self, txid: int) -> AttemptRecord | None:
+        """Return the stored record of a txid, None if it has none (any more)."""
+        return self._records.get(txid)
+
     def is_live(self, batch: Batch) -> bool:
         """Return whether this very attempt is active."""
-        return self.active == batch
+        return batch.txid in self._active and self._active[batch.txid][0] == batch
+
+    def due(self) -> list[int]:
+        """Return the txids to open now, failed ones first; none while deactivated or behind a poison batch (R2).
+
+        Spark decides when a batch comes: only the conformance tests of the rules call this.
+        """
+        waiting = self._waiting()
+        if not self.accepting or any(self._records[t].state is BatchState.POISON for t in waiting):
+            return []
+        following = max([self._first - 1, *self._records]) + 1
+        fresh = range(following, following + self._max_active)
+        return [*waiting, *fresh][: self._max_active - len(self._active)]
 
     def open(self, txid: int) -> Batch:
         """Start an attempt, stored + 1 or else 0, and store it before returning (R3).
@@ -200,11 +222,12 @@ class Coordinator:
 
         Raises:
             RefusedError: The txid is POISON or SKIPPED, or the last allowed attempt never ended.
-            OrderError: It is not this txid's turn, or another one is open.
+            OrderError: It is not this txid's turn, `max_active` are open, or the group is deactivated.
         """
         self._check_turn(txid)
-        if self.active:
-            self.fail(self.active, "replaced by a new attempt")
+        live = self._active.get(txid)
+        if live:
+            self.fail(live[0], "replaced by a new attempt")
         earlier = self._records.get(txid)
         if earlier is None:
             record = AttemptRecord(attempt=0, tries=1)
@@ -220,26 +243,34 @@ class Coordinator:
             )
         self._put(txid, record)
         batch = Batch(self.group, txid, record.attempt)
-        self._active = batch, BatchState.PROCESSING
+        self._active[txid] = (batch, BatchState.PROCESSING)
         self._outcomes.pop(txid, None)
         return batch
 
     def processed(self, batch: Batch) -> None:
         """Note that the batch tree is acked; a stale ack is ignored (R6)."""
         if self.is_live(batch) and self.state(batch.txid) is BatchState.PROCESSING:
-            self._active = batch, BatchState.PROCESSED
+            self._active[batch.txid] = (batch, BatchState.PROCESSED)
+
+    def next_commit(self) -> Batch | None:
+        """Return the one batch that may commit now: the lowest active txid, if it is processed (R1)."""
+        for batch, state in self._active.values():
+            return batch if state is BatchState.PROCESSED else None
+        return None
 
     def commit(self, batch: Batch) -> bool:
         """Give the commit signal (R1). Return False for a stale attempt.
 
         Raises:
-            OrderError: The batch is not processed.
+            OrderError: An earlier txid is not committed, or the batch is not processed.
         """
         if not self.is_live(batch):
             return False
-        if self.state(batch.txid) is BatchState.PROCESSING:
-            raise OrderError(f"batch {batch} of {self.group} cannot commit: it has unfinished stages")
-        self._active = batch, BatchState.COMMITTING
+        if self.state(batch.txid) is not BatchState.COMMITTING and self.next_commit() != batch:
+            lowest = self.active[0]
+            why = "has unfinished stages" if lowest == batch else f"must wait for batch {lowest}"
+            raise OrderError(f"batch {batch} of {self.group} cannot commit: it {why}")
+        self._active[batch.txid] = (batch, BatchState.COMMITTING)
         return True
 
     def close(self, batch: Batch) -> bool:
@@ -253,13 +284,13 @@ class Coordinator:
             raise OrderError(f"batch {batch} of {self.group} cannot close: it has no commit signal")
         record = replace(self._records[batch.txid], state=BatchState.COMMITTED, tries=0)
         self._put(batch.txid, record)
-        self._active = None
+        del self._active[batch.txid]
         self._store.forget(self.group, batch.txid)
         self._records = {txid: kept for txid, kept in self._records.items() if txid >= batch.txid}
         return True
 
     def fail(self, batch: Batch, reason: str, *, in_windows: bool = False) -> Outcome:
-        """End the attempt (R5).
+        """End the attempt and withdraw all later active txids, which are opened again at no cost to them (R5).
 
         A stale failure changes nothing (LATENT a); a second failure of the same attempt gets the first one's outcome.
         """
@@ -270,8 +301,11 @@ class Coordinator:
         last = record.tries >= self._max_attempts
         state = BatchState.POISON if last else BatchState.FAILED
         self._put(batch.txid, replace(record, state=state, reason=reason, in_windows=in_windows))
-        self._active = None
-        outcome = (Poison if last else Retry)(batch, record.tries, reason)
+        del self._active[batch.txid]
+        later = tuple(b for b in self.active if b.txid > batch.txid)
+        for other in later:
+            self._withdraw(other, f"withdrawn: batch {batch} failed")
+        outcome = (Poison if last else Retry)(batch, record.tries, reason, later)
         self._outcomes[batch.txid] = outcome
         return outcome
 
@@ -304,12 +338,16 @@ class Coordinator:
         self._put(txid, replace(record, state=BatchState.FAILED, tries=0, sources=sources))
 
     def _waiting(self) -> list[int]:
-        live = self.active
-        return sorted(t for t, r in self._records.items() if not r.done and not (live and live.txid == t))
+        return sorted(t for t, r in self._records.items() if not r.done and t not in self._active)
 
     def _put(self, txid: int, record: AttemptRecord) -> None:
         self._store.put(self.group, txid, record)
         self._records[txid] = record
+
+    def _withdraw(self, batch: Batch, reason: str) -> None:
+        record = self._records[batch.txid]
+        self._put(batch.txid, replace(record, state=BatchState.FAILED, tries=record.tries - 1, reason=reason))
+        del self._active[batch.txid]
 
     def _poison(self, txid: int, verb: str) -> AttemptRecord:
         if self.state(txid) is not BatchState.POISON:
@@ -332,6 +370,8 @@ class Coordinator:
         highest = max([self._first - 1, *self._records])
         known = self._records.get(txid)
         earlier = [t for t in self._waiting() if t < txid]
+        if not self.accepting:
+            refuse("the group is deactivated")
         if known and known.state in (BatchState.POISON, BatchState.SKIPPED):
             raise RefusedError(self.group, txid, known)
         if earlier:
@@ -340,5 +380,5 @@ class Coordinator:
             refuse(f"it is committed, and so are or will be later ones up to {highest}")
         if txid < self._first:
             refuse(f"the first txid is {self._first}")
-        if self.active and self.active.txid != txid:
-            refuse(f"batch {self.active} is active already")
+        if txid not in self._active and len(self._active) >= self._max_active:
+            refuse(f"{self._max_active} active already")

@@ -1,13 +1,14 @@
 """The batch tracker: a plain state machine that says when a batch is whole (rules R1-R7 and B1-B10).
 
 A runner feeds it real counts; it holds no rows, runs no Spark and does no I/O but through the attempt store.
-Delayed acks (B7) have no counterpart: what a report sets off happens when it is made. Nor has the time-out of an idle batch
-(B9): Spark has time-outs of its own.
+Delayed acks (B7) have no counterpart: what a report sets off happens when it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pipelines.errors import AccountingError
@@ -16,6 +17,7 @@ from pipelines.execution.protocol.coordinator import (
     Batch,
     BatchState,
     Coordinator,
+    Ignored,
     OrderError,
     Outcome,
     ProtocolError,
@@ -66,17 +68,18 @@ class _StageCounts:
     expected: RowCount = field(default_factory=RowCount)
     receipts: int = 0
     received: RowCount = field(default_factory=RowCount)
-    sent: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
     written: bool = False
     finished: bool = False
 
 
 @dataclass
 class _OpenBatch:
-    """One live attempt: the progress of each of its stages."""
+    """One live attempt: the progress of each of its stages, and the rotation in which it was last touched."""
 
     batch: Batch
     stages: dict[str, _StageCounts]
+    touched: int
     signalled: bool = False
 
 
@@ -112,11 +115,23 @@ class BatchTracker:
         stages: All stages, each after its upstream.
         attempts: Where attempts and positions survive a restart.
         max_attempts: After that many failed attempts a txid is POISON. An attempt that never ended counts as failed.
+        max_active: How many txids of a group may be active at once (R2).
         first_txid: The first txid of a fresh group.
+        idle_seconds: The time-out of B9. The default is twenty times the original's 30 s: a Spark stage reports when
+            it is whole, where a bolt reports each tuple.
+        clock: Seconds that never go back.
     """
 
     def __init__(
-        self, stages: Iterable[Stage], *, attempts: AttemptStore, max_attempts: int = 3, first_txid: int = 0
+        self,
+        stages: Iterable[Stage],
+        *,
+        attempts: AttemptStore,
+        max_attempts: int = 3,
+        max_active: int = 1,
+        first_txid: int = 0,
+        idle_seconds: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         by_group: dict[str, list[Stage]] = {}
         for stage in stages:
@@ -125,12 +140,15 @@ class BatchTracker:
             raise ValueError("a tracker needs at least one stage")
         self._plans = {group: _GroupStages(group, members) for group, members in by_group.items()}
         self._coordinators = {
-            group: Coordinator(group, attempts, max_attempts=max_attempts, first_txid=first_txid) for group in by_group
+            group: Coordinator(group, attempts, max_active=max_active, max_attempts=max_attempts, first_txid=first_txid)
+            for group in by_group
         }
-        self._ledgers: dict[str, _OpenBatch] = {}
+        self._ledgers: dict[tuple[str, int], _OpenBatch] = {}
+        self._idle_seconds, self._clock = idle_seconds, clock
+        self._rotation, self._rotated_at = 0, clock()
 
     def group(self, name: str | None = None) -> Coordinator:
-        """Return the coordinator of a group (position, active, state); the only one by default."""
+        """Return the coordinator of a group (position, active, due, next_commit, state, record); the only one by default."""
         if name is None and len(self._coordinators) > 1:
             raise ProtocolError(f"name the batch group: {', '.join(self._coordinators)}")
         known = next(iter(self._coordinators)) if name is None else name
@@ -155,13 +173,15 @@ class BatchTracker:
         finally:
             self._sweep(coordinator)
         plan = self._plans[batch.group]
-        ledger = _OpenBatch(batch, {name: _StageCounts() for name in plan.stages})
-        self._ledgers[batch.group] = ledger
+        ledger = _OpenBatch(batch, {name: _StageCounts() for name in plan.stages}, self._rotation)
+        self._ledgers[batch.group, txid] = ledger
         self._ack(ledger)
         return batch
 
-    def emitted(self, batch: Batch | None, stage: str, rows: int, *, xor: int | None = None) -> bool:
-        """Take the report of one task of a stage: what it emitted to every consumer (B4, B6).
+    def emitted(
+        self, batch: Batch | None, stage: str, rows: int, *, xor: int | None = None, to: str | None = None
+    ) -> bool:
+        """Take the report of one task of a stage: what it emitted to every consumer, or to the one named (B4, B6).
 
         A source reports here what it delivered; a transactional one must deliver the same again on a replay.
 
@@ -175,9 +195,14 @@ class BatchTracker:
         if ledger is None:
             return False
         plan, spec, progress = self._find(ledger, stage)
-        self._once(ledger, stage, progress.sent, spec.tasks)
-        count, targets = self._count(rows, xor), plan.consumers[stage]
-        progress.sent += 1
+        targets = plan.consumers[stage] if to is None else (to,)
+        if to is not None and (not spec.upstream or to not in plan.consumers[stage]):
+            raise ProtocolError(f'stage "{stage}" emits to all of {plan.consumers[stage]}, not to "{to}" alone')
+        count = self._count(rows, xor)
+        ways = targets if spec.upstream else (stage, *targets)
+        for way in ways:
+            self._once(ledger, f"{stage} to {way}", progress.sent[way], spec.tasks)
+        progress.sent.update(ways)
         for target in targets:
             ledger.stages[target].reports += 1
             ledger.stages[target].expected += count
@@ -207,7 +232,7 @@ class BatchTracker:
             False if the attempt is not live.
 
         Raises:
-            OrderError: A stage before the commit is not finished.
+            OrderError: An earlier txid is not committed, or a stage before the commit is not finished.
             AccountingError: As `emitted`.
         """
         ledger = self._live(batch)
@@ -266,6 +291,28 @@ class BatchTracker:
         self._sweep(self.group(batch.group))
         return outcome
 
+    def tick(self) -> list[Outcome]:
+        """Drop the attempts that were idle for one to two time-outs, as failures (B9).
+
+        Spark has one batch in flight and its own time-outs, so only the conformance tests of the rules call this.
+
+        A batch that only waits for an earlier one to commit is not idle.
+        """
+        if self._clock() - self._rotated_at <= self._idle_seconds:
+            return []
+        self._rotation, self._rotated_at = self._rotation + 1, self._clock()
+        for (group, txid), ledger in self._ledgers.items():
+            coordinator = self.group(group)
+            if coordinator.state(txid) is BatchState.PROCESSED and coordinator.next_commit() != ledger.batch:
+                ledger.touched = self._rotation
+        idle = [ledger.batch for ledger in self._ledgers.values() if self._rotation - ledger.touched >= 2]
+        outcomes = [self.fail(batch, f"idle for over {self._idle_seconds:g} s") for batch in idle]
+        return [outcome for outcome in outcomes if not isinstance(outcome, Ignored)]
+
+    def skip(self, txid: int, group: str | None = None) -> None:
+        """Leave a poison batch out, so that the next may come."""
+        self.group(group).skip(txid)
+
     def keep_from_windows(self, txid: int, group: str | None = None) -> None:
         """Record of a poison or skipped batch that its rows are not to reach the windows of the query."""
         self.group(group).keep_from_windows(txid)
@@ -284,9 +331,25 @@ class BatchTracker:
         """
         self.group(group).retry(txid, accept_source=accept_source)
 
+    def deactivate(self) -> None:
+        """Open no more batches; those that are open go on to their commit (R6).
+
+        The engine drains its queries instead: only the conformance tests of the rules call this.
+        """
+        for coordinator in self._coordinators.values():
+            coordinator.accepting = False
+
+    def activate(self) -> None:
+        """Open batches again after `deactivate`."""
+        for coordinator in self._coordinators.values():
+            coordinator.accepting = True
+
     def _live(self, batch: Batch | None) -> _OpenBatch | None:
-        ledger = self._ledgers.get(batch.group) if batch else None
-        return None if ledger is None or ledger.batch != batch else ledger
+        ledger = self._ledgers.get((batch.group, batch.txid)) if batch else None
+        if ledger is None or ledger.batch != batch:
+            return None
+        ledger.touched = self._rotation
+        return ledger
 
     def _find(self, ledger: _OpenBatch, stage: str) -> tuple[_GroupStages, Stage, _StageCounts]:
         plan = self._plans[ledger.batch.group]
@@ -316,7 +379,7 @@ class BatchTracker:
                 if whole:
                     self._compare(ledger, stage, progress.expected, progress.received)
             else:
-                whole = progress.sent == spec.tasks
+                whole = progress.sent[stage] == spec.tasks
                 if whole and spec.transactional:
                     earlier = self.group(ledger.batch.group).delivered(ledger.batch, stage, progress.received)
                     self._compare(ledger, stage, earlier or progress.received, progress.received)
@@ -340,7 +403,9 @@ class BatchTracker:
             self.group(ledger.batch.group).processed(ledger.batch)
 
     def _sweep(self, coordinator: Coordinator) -> None:
-        """Forget what stages know of an attempt that is no longer live (B2)."""
-        ledger = self._ledgers.get(coordinator.group)
-        if ledger is not None and not coordinator.is_live(ledger.batch):
-            del self._ledgers[coordinator.group]
+        """Forget what stages know of attempts that are no longer live (B2)."""
+        self._ledgers = {
+            key: ledger
+            for key, ledger in self._ledgers.items()
+            if key[0] != coordinator.group or coordinator.is_live(ledger.batch)
+        }
