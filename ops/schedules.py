@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from assets.events.liveness import alert
+from assets.events.liveness import alert_all
 from assets.events.progress import Progress
 from assets.sources import look_at
 from assets.upstream import Upstream
@@ -193,7 +193,7 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
         events = progress.look(deployed, time.time())
         for flow, wrong in progress.changed:
             context.log.warning(f"{flow}: {'; '.join(wrong)}") if wrong else context.log.info(f"{flow}: well again")
-            alert(flow, wrong)
+        alert_all(progress.changed)
         return dg.SensorResult(asset_events=events, cursor=progress.cursor)
 
     return sensor

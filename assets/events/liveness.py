@@ -6,9 +6,11 @@ import json
 import os
 import shlex
 import subprocess
+import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -73,8 +75,6 @@ def liveness_check(view: FlowView) -> dg.AssetChecksDefinition:
         description="All queries of the deployed flow run and make progress.",
     )
     def alive(nimbus: NimbusResource) -> dg.AssetCheckResult:
-        import time
-
         seen = nimbus.deployed().get(view.name)
         if seen is None:
             return dg.AssetCheckResult(passed=True, metadata={"deployed": False})
@@ -118,6 +118,19 @@ def alert(flow: str, wrong: list[str], environment: Mapping[str, str] = os.envir
         logger.error("alert not delivered", flow=flow, reason=_reason(error))
         return False
     return True
+
+
+def alert_all(flows: Sequence[tuple[str, list[str]]]) -> None:
+    """Send alerts side by side, and wait for all of them no longer than for one.
+
+    Whatever answers late, a name server among it, must not keep the sensor from telling of flows: what is under way goes on.
+    """
+    sending = [threading.Thread(target=alert, args=flow, name="alert", daemon=True) for flow in flows]
+    for thread in sending:
+        thread.start()
+    until = time.monotonic() + _ALERT_SECONDS
+    for thread in sending:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _reason(error: Exception) -> str:

@@ -65,7 +65,7 @@ class SeenFlow:
         version: The flow's version.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.
-        checks: By query and check: how many batches and failures were reported.
+        checks: By query and check: how many batches and failures were reported, and of which process (its pid).
         wrong: What was wrong.
         looks: the last looks at which it had come forward: lag in seconds, and rows per second.
         drawn_at: When its tables had plots last, in seconds since 1970.
@@ -137,13 +137,14 @@ class Progress:
         """
         events: list[Event] = []
         for name in [name for name in self._seen if name not in deployed]:
-            del self._seen[name]
             if name in self._views:
+                events += self._last_of_tables(self._views[name], now)
                 events.append(registered(name, None))
+            del self._seen[name]
         known = [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]
         # Before any limit: what a flow writes from now on is told, however long that waits.
         for view, flow in known:
-            self._begin(view, flow)
+            events += self._begin(view, flow, now)
         self._left, self._until = self._most, time.perf_counter() + LOOK_SECONDS
         self._alive_every = ALIVE_SECONDS * len(known)
         for view, flow in sorted(known, key=lambda pair: self._turn(pair[0])):
@@ -156,12 +157,27 @@ class Progress:
         seen = self._seen[view.name]
         return seen.told_at, seen.drawn_at
 
-    def _begin(self, view: FlowView, flow: FlowStatus) -> None:
-        if view.name not in self._seen or self._seen[view.name].id != flow.id:
+    def _begin(self, view: FlowView, flow: FlowStatus, now: float) -> list[dg.AssetMaterialization]:
+        seen, made = self._seen.get(view.name), []
+        if seen is None or seen.id != flow.id:
+            # Removed and submitted again since the last look: what its life before has written was not told to its end.
+            made = self._last_of_tables(view, now) if seen is not None else []
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
-            before = {name: self._before(view, name, flow.submitted_at) for name in view.writers}
-            self._seen[view.name] = SeenFlow(id=flow.id, tables=before)
+            tables = seen.tables if seen is not None else {}
+            before = {name: self._before(view, name, flow.submitted_at) for name in view.writers if name not in tables}
+            self._seen[view.name] = SeenFlow(id=flow.id, tables=tables | before)
+        return made
+
+    def _last_of_tables(self, view: FlowView, now: float) -> list[dg.AssetMaterialization]:
+        """Report all that a flow has written since the last look, however much: there is no further look."""
+        made = []
+        for name in view.writers:
+            all_read = False
+            while not all_read:
+                events, all_read = self._of_table(view, name, self._seen[view.name], now, self._most)
+                made += events
+        return made
 
     def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
         seen = self._seen[view.name]
@@ -278,10 +294,15 @@ class Progress:
             for name, figures in task.checks.items():
                 check = known.get(name)
                 key = f"{task.group}:{name}"
-                batches, failures = seen.checks.get(key, [0, 0])
-                if int(figures["batches"]) < batches:
+                # A cursor of an earlier release does not know the process.
+                batches, failures, pid = [*seen.checks.get(key, [0, 0]), 0][:3]
+                if (
+                    (pid and pid != task.pid)
+                    or int(figures["batches"]) < batches
+                    or int(figures["failures"]) < failures
+                ):
                     batches = failures = 0  # its worker was started again
-                seen.checks[key] = [int(figures["batches"]), int(figures["failures"])]
+                seen.checks[key] = [int(figures["batches"]), int(figures["failures"]), task.pid or 0]
                 if check is None or figures["batches"] == batches:
                     continue
                 failed = int(figures["failures"]) > failures

@@ -41,10 +41,10 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
         lake: LakeResource,
         nimbus: NimbusResource,
     ) -> None:
-        for seen in map(observation, view.arriving):
-            if seen is not None:
-                context.log_event(seen)
+        # What is there before the run reads: what comes meanwhile is news to the next one.
+        arrived = [seen for seen in map(observation, view.arriving) if seen is not None]
         if (runs_otherwise := _runs_otherwise(context, view, nimbus)) is not None:
+            _observe(context, arrived)
             context.add_output_metadata({"batches": 0, **runs_otherwise})
             return
         with Reporter(context, view, lake.lake()) as reporter, plain_failures(reporter):
@@ -56,6 +56,9 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
                 progress=reporter.batch,
             )
         reporter.log_checks()
+        if not config.max_batches or len(report.batches) < config.max_batches:
+            # Not of a run that failed, or stopped early: the schedule is to ask for what it left.
+            _observe(context, arrived)
         context.add_output_metadata(
             {
                 "batches": len(report.batches),
@@ -66,6 +69,11 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
         )
 
     return catch_up
+
+
+def _observe(context: dg.OpExecutionContext, arrived: Sequence[dg.AssetObservation]) -> None:
+    for seen in arrived:
+        context.log_event(seen)
 
 
 def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: NimbusResource) -> dict[str, str] | None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from assets.events.reporting import watching
 from assets.view import FlowView
 from ops.schedules import news
+from pipelines import Runtime
 from pipelines.catalog import FlowSettings
 from pipelines.execution.report import BatchReport
 
@@ -28,6 +29,23 @@ def run(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProce
 def shown_by(verdict: Any) -> Mapping[str, Any]:
     """The metadata of a check's verdict."""
     return dict(verdict.event.dagster_event.asset_check_evaluation_data.metadata)
+
+
+def test_what_a_failed_catch_up_left_is_news_still(
+    spark: SparkSession, defs: dg.Definitions, lay: Lay, view: FlowView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay("2024-01-01", [("a", 1)])
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    with dg.instance_for_test() as instance:
+        with monkeypatch.context() as full:
+            full.setattr(Runtime, "catch_up", fails)
+            assert not run(defs, instance).success
+        assert news(instance, view) is not None
+        assert run(defs, instance).success
+        assert news(instance, view) is None
 
 
 def test_catch_up_reports_slices_checks_and_answers(

@@ -17,7 +17,8 @@ import dagster as dg
 import pytest
 
 from assets.deployment import registry_key
-from assets.events.liveness import ALERT, ALIVE, alert, trouble
+from assets.events import liveness
+from assets.events.liveness import ALERT, ALIVE, alert, alert_all, trouble
 from assets.events.progress import SETTLES_SECONDS, Progress
 from assets.view import FlowView
 from benchmarks.sensor_tick import shops
@@ -109,6 +110,37 @@ def test_a_batch_that_ended_before_the_first_look_is_told(
     again = replace(told, id="days-2-2", submitted_at=time.time())
     events = progress.look({"days": again}, NOW)
     assert not [one for one in events if isinstance(one, dg.AssetMaterialization) and one.partition]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "submitted again"])
+def test_what_a_flow_wrote_before_it_was_removed_is_told(
+    spark: SparkSession, view: FlowView, lake: Lake, tmp_path: Path, again: bool
+) -> None:
+    progress = Progress([view], lake, None)
+    progress.look({"days": status()}, NOW)
+    write(tmp_path, "2026-01-01", [1, 2, 3])
+    Runtime(spark, lake).catch_up(view.topology)
+    # Its worker drained, and it was removed, within a tick.
+    deployed = {"days": replace(status(), id="days-2-2", submitted_at=time.time() + 1)} if again else {}
+    events = progress.look(deployed, NOW + 10)
+    made = [one for one in events if isinstance(one, dg.AssetMaterialization) and one.partition]
+    assert [(one.partition, one.metadata["txid_last"].value) for one in made] == [("2026-01-01", 0)]
+    events = progress.look(deployed, NOW + 20)
+    assert not [one for one in events if isinstance(one, dg.AssetMaterialization) and one.partition]
+
+
+def test_a_check_that_fails_in_a_new_worker_is_told_to_fail(view: FlowView, lake: Lake) -> None:
+    """Its figures begin anew, and may have overtaken what the worker before had at the next look."""
+    progress, verdicts = Progress([view], lake, None), []
+    for pid, batches, failures in ((7, 3, 3), (8, 8, 3), (8, 9, 3), (8, 10, 4)):
+        counted = {"batches": batches, "rows": 9, "unexpected": 1, "failures": failures, "last_failed": 1, "said": "no"}
+        told = status(txid=batches, last_batch_at=NOW + batches, pid=pid, checks={f"accepted/{NAME}": counted})
+        progress = Progress([view], lake, progress.cursor)
+        events = progress.look({"days": told}, NOW + batches)
+        names = {one.check_name: one.passed for one in events if isinstance(one, dg.AssetCheckEvaluation)}
+        verdicts.append(names[f"accepted__{NAME}"])
+    assert verdicts == [False, False, True, False]
 
 
 def test_one_of_few_flows_is_told_to_be_alive_at_each_look(view: FlowView, lake: Lake) -> None:
@@ -250,6 +282,21 @@ def test_a_garbage_answer_stops_nothing(caplog: pytest.LogCaptureFixture) -> Non
         assert not alert("days", [], {ALERT: f"http://127.0.0.1:{server.getsockname()[1]}/services/hunter2"})
         answering.join()
     assert "hunter2" not in caplog.text
+
+
+def test_alerts_that_nobody_takes_cost_a_tick_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, answers = [], threading.Event()
+
+    def hangs(flow: str, wrong: list[str]) -> bool:
+        sent.append(flow)
+        return answers.wait(60)
+
+    monkeypatch.setattr(liveness, "alert", hangs)
+    monkeypatch.setattr(liveness, "_ALERT_SECONDS", 0.2)
+    alert_all([(f"flow {number}", ["it stands"]) for number in range(7)])
+    assert sorted(sent) == [f"flow {number}" for number in range(7)]
+    assert not answers.is_set()
+    answers.set()
 
 
 @pytest.fixture
