@@ -202,18 +202,21 @@ def rebalance(
     """Give a flow other workers or parallelism. With neither: look at its figures and decide."""
     given = {"workers": workers, "parallelism": counts(parallelism), "settings": settings_of(setting)}
     asked: dict[str, Any] = {name: value for name, value in given.items() if value}
+    more: dict[str, Any] = {}
     with nimbus() as there:
         if not asked:
             from pipelines.nimbus.periodic_rebalance import judge
 
             decided = judge(there, [flow])[0]
-            answer(as_json, decided.to_json(), lambda: rendering.say(decided.sentence))
             asked = dict(decided.request)
-            if dry_run:
+            if not as_json:
+                rendering.say(decided.sentence)
+            clustered = {} if dry_run else _clustered(there, decided.clustering, as_json)
+            if dry_run or not asked:
+                if as_json:
+                    emit(decided.to_json() | clustered)
                 return
-            _recluster(there, decided.clustering, as_json)
-            if not asked:
-                return
+            more = {"decided": decided.to_json() | clustered}
         elif dry_run:
             _show_changes(there.flow(flow), asked, as_json)
             return
@@ -221,18 +224,19 @@ def rebalance(
         if not no_wait:
             within = wait_at_most + (30.0 if wait_seconds is None else wait_seconds)
             seen = _again(there, seen, within, as_json)
-        _show(seen, "rebalanced", as_json)
+        _show(seen, "rebalanced", as_json, **more)
 
 
-def _recluster(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool) -> None:
+def _clustered(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool) -> dict[str, Any]:
+    """Lay the files of tables by other columns. Return what was done as plain data; people see it at once."""
     from pipelines.nimbus.periodic_rebalance import clustering_line, recluster_all
 
     if not tables:
-        return
+        return {}
     done = recluster_all(there.lake, tables)
-    lines = [clustering_line(report) for report in done]
-    plain = {"clustered": [report.to_json() for report in done]}
-    answer(as_json, plain, lambda: rendering.rows("Clustered again", lines))
+    if not as_json:
+        rendering.rows("Clustered again", [clustering_line(report) for report in done])
+    return {"clustered": [report.to_json() for report in done]}
 
 
 def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:

@@ -27,7 +27,7 @@ from pipelines.flowmix.flow import Flow
 from pipelines.flowmix.yaml_document import content_of
 from pipelines.flowmix.yaml_form import load_flow
 from pipelines.nimbus.deployed import WATCHED
-from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, RegistryError
+from pipelines.nimbus.errors import AlreadyAliveError, NimbusError, NotAliveError, NoTransitionError, RegistryError
 from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_ANEW, anew_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
@@ -346,7 +346,12 @@ class FlowFolder:
             self._reporter.refuse(file, name)
         else:
             final = any(line.get("final") for line in self._news(now))
-            version = self._nimbus.roll_back(name, entry.former.version).version
+            try:
+                version = self._nimbus.roll_back(name, entry.former.version).version
+            except (NotAliveError, NoTransitionError) as error:
+                # Somebody kills or rebalances it in this moment: the next look sees what has become of it.
+                logger.warning("not rolled back", flow=name, reason=str(error))
+                return
             self._not_changed(name, entry.file, TrideltaError(reason), final=final)
             self.deployed[name] = _WatchedFlow(entry.former.file, STARTED, version, problem=now.problem)
 
@@ -429,8 +434,9 @@ def watch(folder: FlowFolder, supervisor: SupervisorProcess, *, poll_seconds: fl
         try:
             own = own or supervisor.stand_in()
             (folder.stop if supervisor.ending.is_set() else folder.look)()
-        except RegistryError as error:
-            logger.warning("registry does not answer", reason=str(error))
+        except NimbusError as error:
+            # The registry does not answer, or somebody else changes one of the flows: the next look goes on.
+            logger.warning("a look at the folder was broken off", reason=str(error))
         if own:
             supervisor.look()
         (time.sleep if supervisor.ending.is_set() else supervisor.ending.wait)(poll_seconds)

@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.nimbus.deployed import check_deployed, queries_of
+from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.flow_settings import asked_columns
 from pipelines.thresholds import Thresholds
 
@@ -99,11 +101,23 @@ def judge(
         clock: Seconds since 1970.
 
     Raises:
-        NotAliveError: One is not deployed.
-        SubmitError: A flow's settings (`rebalance` among them) are none that this release can work with.
+        NotAliveError: One that is named is not deployed.
+        SubmitError: Its settings (`rebalance` among them) are none that this release can work with. Where all flows are
+            looked at, either is the reason why there are no decisions for it.
+        RegistryError: The registry does not answer.
     """
-    names = [flow.name for flow in nimbus.registry.flows()] if flows is None else flows
-    return [_judged(nimbus, nimbus.registry.flow(name), clock()) for name in names]
+    if flows is not None:
+        return [_judged(nimbus, nimbus.registry.flow(name), clock()) for name in flows]
+    judged = []
+    for flow in nimbus.registry.flows():
+        try:
+            judged.append(_judged(nimbus, flow, clock()))
+        except RegistryError:
+            raise
+        except (TrideltaError, OSError, ValueError) as error:
+            # Another release wrote it, a table of it is damaged, it has just been removed: the others are judged.
+            judged.append(Judged(flow.name, why_not=str(error)))
+    return judged
 
 
 def _judged(nimbus: Nimbus, flow: DeployedFlow, now: float) -> Judged:

@@ -15,7 +15,7 @@ from pipelines import Lake
 from pipelines.errors import LostRowsError, MissingPathError
 from pipelines.flowmix import load_flow
 from pipelines.nimbus import flow_folder
-from pipelines.nimbus.errors import NotAliveError
+from pipelines.nimbus.errors import NotAliveError, NoTransitionError
 from pipelines.nimbus.flow_folder import FlowFolder
 from pipelines.nimbus.registry.records import Content, Version
 from pipelines.nimbus.status import ClusterStatus, FlowStatus
@@ -236,6 +236,28 @@ def test_a_change_that_does_not_start_brings_the_former_flow_back(streams: Deplo
     assert what(folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
     assert streams.news() == [("update", "first", "filter v > 5"), ("roll back", "first", 1)]
     assert folder.look() == []
+
+
+def test_a_change_that_fails_while_somebody_rebalances_its_flow_ends_nothing(
+    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    write(flows, "b.yaml", "second")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.fails = [MissingPathError("s", "in")]
+
+    def held(flow: str, to: int | None = None) -> None:
+        raise NoTransitionError("ROLL_BACK", "REBALANCING", flow)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(streams, "roll_back", held)
+        folder.look()
+        folder.look()
+        assert running(folder) == {"second"}
+    assert what(folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
+    assert running(folder) == {"first", "second"}
 
 
 def test_a_change_that_has_failed_is_tried_again_later_and_later(

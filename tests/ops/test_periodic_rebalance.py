@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from typer.testing import CliRunner
 from ops.cli.app import app
 from pipelines.maintenance.rebalance import Figures
 from pipelines.nimbus import periodic_rebalance
+from pipelines.nimbus.deployed import check_deployed
 from pipelines.nimbus.errors import NotAliveError, SubmitError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.periodic_rebalance import Judged, LookBook, judge
+from pipelines.nimbus.registry.records import DeployedFlow
 from tests.nimbus import beats
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -127,6 +130,25 @@ def test_what_does_not_run_is_not_judged(nimbus: Nimbus, clock: Clock) -> None:
         judge(nimbus, ["trips"])
 
 
+def test_a_flow_that_cannot_be_judged_holds_up_no_other(
+    nimbus: Nimbus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat(nimbus, SLOW)
+
+    def damaged(flow: DeployedFlow) -> None:
+        if flow.name == "flights":
+            raise SubmitError(flow.name, "another release wrote it")
+        check_deployed(flow)
+
+    monkeypatch.setattr(periodic_rebalance, "check_deployed", damaged)
+    nimbus.registry.submit("trips", nimbus.registry.flow("flights").version.content)
+    judged = {verdict.flow: verdict.why_not for verdict in judge(nimbus, clock=clock)}
+    assert "another release wrote it" in judged["flights"]
+    assert judged["trips"] == "no query of it runs"
+    with pytest.raises(SubmitError):
+        judge(nimbus, ["flights"])
+
+
 def test_after_a_change_nothing_is_judged(nimbus: Nimbus) -> None:
     beat(nimbus, SLOW)
     (one,) = judge(nimbus)
@@ -151,3 +173,14 @@ def test_the_command_line_tells_the_decision(nimbus: Nimbus) -> None:
     assert done.stdout.startswith("flights/flights: none: the last change was ")
     found = json.loads(CliRunner().invoke(app, ["rebalance", "flights", "--json"]).stdout)
     assert (found["request"], found["decisions"][0]["action"]) == ({}, "none")
+
+
+def test_a_decision_that_is_applied_is_one_document(
+    nimbus: Nimbus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nimbus.update("flights", rebalance={"looks": 1})
+    beat(nimbus, SLOW)
+    monkeypatch.setattr(periodic_rebalance, "judge", partial(judge, clock=clock))
+    done = CliRunner().invoke(app, ["rebalance", "flights", "--no-wait", "--json"])
+    found = json.loads(done.stdout)
+    assert (found["status"], found["decided"]["decisions"][0]["action"]) == ("REBALANCING", "scale_out")
