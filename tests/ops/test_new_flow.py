@@ -67,6 +67,7 @@ def test_the_files_are_clean(written: Path, configured: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_types_are_right(written: Path) -> None:
     done = subprocess.run(
         [str(BIN / "mypy"), "--config-file", "pyproject.toml", str(written / "flows")],

@@ -18,10 +18,12 @@ from tests.nimbus.spark_cluster import SparkCluster
 from tests.nimbus.test_deployed_on_a_cluster import without_the_package
 from tests.places.conftest import SERVERS
 from tests.places.flows_on_s3 import DATA
+from tests.tiers import EXHAUSTIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@EXHAUSTIVE
 @pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_a_jvm_that_dies(s3_jars: None, place: Location, tmp_path: Path) -> None:
     with Deployment(tmp_path / "home", lake=place / "lake") as here:

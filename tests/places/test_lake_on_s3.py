@@ -309,7 +309,8 @@ def days(spark: SparkSession, lake: Lake, source: Place, *, killed: bool) -> dic
     return held(lake, "rows", "again", "counts") | {"refused": list(map(str, refused))}
 
 
-@pytest.mark.parametrize("killed", [pytest.param(False, marks=EXHAUSTIVE), True])
+@EXHAUSTIVE
+@pytest.mark.parametrize("killed", [False, True])
 def test_slices_there_are_replaced_and_counted_once(
     reaching: SparkSession, place: Location, tmp_path: Path, killed: bool
 ) -> None:
@@ -554,6 +555,7 @@ def small_generations(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "GENERATION", 4)
 
 
+@EXHAUSTIVE
 @pytest.mark.usefixtures("small_generations")
 def test_tables_there_are_compacted(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
     lake, source = Lake(place / "lake"), place / "in"
@@ -600,6 +602,7 @@ def test_a_compaction_there_beside_a_stream(reaching: SparkSession, place: Locat
     assert held(Lake(place / "lake")) == reference(reaching, tmp_path, NINE)
 
 
+@EXHAUSTIVE
 @pytest.mark.usefixtures("small_generations")
 def test_a_log_that_is_too_large_to_fold_there_is_left_as_it_is(
     reaching: SparkSession, place: Location, monkeypatch: pytest.MonkeyPatch
@@ -615,6 +618,7 @@ def test_a_log_that_is_too_large_to_fold_there_is_left_as_it_is(
     assert held(Lake(place / "lake")) == before
 
 
+@EXHAUSTIVE
 def test_damage_there_is_found(reaching: SparkSession, place: Location) -> None:
     lake, source = Lake(place / "lake"), place / "in"
     for number, rows in enumerate(FILES):

@@ -25,6 +25,7 @@ from tests.sources.conftest import broker as broker
 from tests.sources.conftest import new_topic as new_topic
 from tests.sources.kafka_broker import Topic
 from tests.sources.test_python_source import Counter
+from tests.tiers import EXHAUSTIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -65,6 +66,7 @@ def caught_up(spark: SparkSession, lake: Lake, topology: TridentTopology, *dies_
     Runtime(spark, lake).catch_up(topology)
 
 
+@EXHAUSTIVE
 def test_fixed_batches(reaching: SparkSession, place: Location) -> None:
     """A store dates files itself, some of them the same: batches come in their order, those that are given later, too."""
     lake, batches = Lake(place / "lake"), [[(10 * number + n,) for n in range(3)] for number in range(12)]
@@ -78,6 +80,7 @@ def test_fixed_batches(reaching: SparkSession, place: Location) -> None:
         Runtime(reaching, lake).catch_up(flow_over(FixedBatches("n bigint", [[(1,)], *batches[1:]])))
 
 
+@EXHAUSTIVE
 def test_topics_of_kafka(reaching: SparkSession, place: Location, new_topic: Callable[..., Topic]) -> None:
     topic, lake = new_topic(2), Lake(place / "lake")
     topology = flow_over(Kafka(topic.servers, topic.name, "n bigint", max_records_per_batch=4))
@@ -101,10 +104,8 @@ def append(table: Place, *rows: tuple[int, str]) -> None:
     write_deltalake(str(table), pa.table(columns), mode="append", configuration={"delta.enableChangeDataFeed": "true"})
 
 
-@pytest.mark.parametrize(
-    ("table_there", "lake_there"),
-    [(True, True), *(pytest.param(there, not there, marks=pytest.mark.exhaustive) for there in (True, False))],
-)
+@EXHAUSTIVE
+@pytest.mark.parametrize(("table_there", "lake_there"), [(True, True), (True, False), (False, True)])
 def test_a_delta_table_with_backfills(
     reaching: SparkSession, place: Location, tmp_path: Path, table_there: bool, lake_there: bool
 ) -> None:
