@@ -29,7 +29,7 @@ def test_they_are_what_they_are_one_by_one(spark: SparkSession) -> None:
         "b": spark.sql(
             "SELECT id * 10 AS id, timestamp_millis(id) AS t, binary('x') AS raw, id AS again FROM range(4)"
         ),
-        "c": spark.sql("SELECT 'only' AS word"),
+        "c": spark.sql("SELECT 'only' AS word, 1 AS _of"),
     }
     together, seconds = computed_together(frames, hashed={"a", "none", "b"})
     assert seconds > 0

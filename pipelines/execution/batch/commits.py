@@ -95,7 +95,7 @@ def computed_together(frames: Mapping[str, DataFrame], hashed: Container[str]) -
     ]
     rows = reduce(DataFrame.union, parts).toArrow()
     # A union keeps the order of its parts.
-    ends = np.searchsorted(rows[_OF].to_numpy(), np.arange(len(frames) + 1))
+    ends = np.searchsorted(rows[0].to_numpy(), np.arange(len(frames) + 1))
     results = {}
     for number, name in enumerate(frames):
         own = rows.slice(ends[number], ends[number + 1] - ends[number])
