@@ -44,6 +44,24 @@ def test_they_are_what_they_are_one_by_one(spark: SparkSession) -> None:
     assert together["none"].num_rows == 0
 
 
+def test_states_whose_keys_are_partitioned_alike_keep_their_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark puts such parts of a union together partition by partition."""
+    (tmp_path / "in").mkdir()
+    rows = [{"a": f"a{n % 60}", "b": f"b{n % 70}", "n": n} for n in range(420)]
+    (tmp_path / "in" / "0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    topology = TridentTopology("alike")
+    stream = topology.new_stream("lines", JsonFiles(tmp_path / "in", "a string, b string, n bigint"))
+    stream.group_by("a").persistent_aggregate(DeltaState("by_a"), Count(), "count")
+    stream.group_by("b").persistent_aggregate(DeltaState("by_b"), "n", Sum(), "sum")
+    assert int(spark.conf.get("spark.sql.shuffle.partitions") or 0) > 1
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(topology)
+    by_a = {row["a"]: row["count"] for row in lake.state("by_a").scan().to_pylist()}
+    by_b = {row["b"]: row["sum"] for row in lake.state("by_b").scan().to_pylist()}
+    assert by_a == {f"a{key}": 7 for key in range(60)}
+    assert by_b == {f"b{key}": sum(range(key, 420, 70)) for key in range(70)}
+
+
 def test_states_of_a_batch_share_a_job(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three states, one of which gets nothing. No result is computed by itself."""
     (tmp_path / "in").mkdir()

@@ -10,7 +10,6 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -94,11 +93,10 @@ def computed_together(frames: Mapping[str, DataFrame], hashed: Container[str]) -
         for number, (name, frame) in enumerate(frames.items())
     ]
     rows = reduce(DataFrame.union, parts).toArrow()
-    # A union keeps the order of its parts.
-    ends = np.searchsorted(rows[0].to_numpy(), np.arange(len(frames) + 1))
     results = {}
     for number, name in enumerate(frames):
-        own = rows.slice(ends[number], ends[number + 1] - ends[number])
+        # Not cut at the ends: parts that are partitioned alike come partition by partition (UnionExec.outputPartitioning).
+        own = rows.filter(pc.equal(rows[0], number))
         columns = {column: own[1 + wanted.index(place)] for place, (_, column) in places[name].items()}
         results[name] = pa.table(columns)
     return results, time.monotonic() - started

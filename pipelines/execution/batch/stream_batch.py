@@ -27,6 +27,7 @@ from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.graph import events, nodes
+from pipelines.spark.session import is_local
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
@@ -309,13 +310,14 @@ class StreamBatch:
 
         Counts are observed below a frame that is kept for several consumers: only the job that fills it may run then, or
         a second one would finish on blocks whose counts have not arrived yet. So the first result comes alone, and the
-        others together if that has filled all there is to fill.
+        others together if that has filled all there is to fill. Within one job a block is locked while it is filled, but two
+        executors would both fill it, and count twice.
         """
         # A channel is accounted for by count, so its rows need no hash.
         hashed = {sink.name for sink in sinks if not sink.is_channel}
         by_name = {sink.name: frames[sink.node.id] for sink in sinks}
         names = list(by_name)
-        if len(names) > 1 and self._are_tiny(names, position):
+        if len(names) > 1 and self._are_tiny(names, position) and (self._one_process or not run.kept_frames):
             results, seconds = computed_together(by_name, hashed)
             return {name: (rows, seconds) for name, rows in results.items()}
         by_name |= {name: with_hash(by_name[name]) for name in hashed}
@@ -325,6 +327,10 @@ class StreamBatch:
             target = inheritable_thread_target(self._group.spark)(computed)
             jobs = {name: pool.submit(target, by_name[name]) for name in names[len(alone) :]}
             return done | {name: job.result() for name, job in jobs.items()}
+
+    @property
+    def _one_process(self) -> bool:
+        return is_local(self._group.spark.sparkContext.master)
 
     def _are_tiny(self, names: list[str], position: Position) -> bool:
         if all(name in self._sizes for name in names):
