@@ -6,8 +6,11 @@ Spark hands the values of row functions over by pickle, as Rows and local times;
 from __future__ import annotations
 
 import datetime
+import decimal
 import inspect
+import numbers
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +18,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipelines.aggregators.calls import taking
+from pipelines.aggregators.calls import row_of, taking
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
@@ -90,7 +93,9 @@ def _single(
     """Return the one column that a function of columns or of rows gives."""
     inputs = [column(name) for name in fields]
     if isinstance(function, RowFunction):
-        return _udf(_reporting(node, function.call, _types(frame, fields)), returns)(*inputs)
+        # A filter may give any value that Python takes for true or false.
+        fit = bool if returns == "boolean" else _one_of(_outgoing(type_of(returns)))
+        return _udf(_reporting(node, function.call, _types(frame, fields), fit), returns)(*inputs)
     result = function(*inputs)
     if not isinstance(result, Column):
         raise FunctionError(operation, f"at {node.at}: it returned {result!r}, not a Column")
@@ -128,9 +133,7 @@ def _as_rows(width: int, types: Sequence[str]) -> Callable[[Any], list[tuple[Any
         items: Iterable[Any] = given if isinstance(given, list) or inspect.isgenerator(given) else [given]
         made = []
         for item in items:
-            row: tuple[Any, ...] = item if isinstance(item, tuple) else tuple(item) if width > 1 else (item,)
-            if len(row) != width:
-                raise ValueError(f"it gave {len(row)} value(s) for {width} field(s): {item!r}")
+            row = row_of("it", item, width)
             made.append(convert(row) if convert else row)
         return made
 
@@ -245,7 +248,62 @@ def _incoming(kind: T.DataType) -> Convert | None:
 
 
 def _outgoing(kind: T.DataType) -> Convert | None:
+    """Spark makes a null of a number of another class than the type's own, without a word."""
+    if isinstance(kind, T.FloatType | T.DoubleType):
+        return _real
+    if isinstance(kind, T.IntegralType):
+        return _whole(kind.simpleString(), _BITS[type(kind)])
+    if isinstance(kind, T.DecimalType):
+        return partial(_decimal, kind.simpleString())
+    if isinstance(kind, T.BooleanType):
+        return _boolean
     return _nested(kind, _outgoing, _zoned, None)
+
+
+_BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
+
+
+def _real(value: Any) -> float:
+    if type(value) is float:
+        return value
+    # NumPy's numbers too, which Spark does not read.
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise _unfit(value, "double")
+    return float(value)
+
+
+def _whole(kind: str, bits: int) -> Convert:
+    most = 1 << (bits - 1)
+
+    def whole(value: Any) -> int:
+        if type(value) is not int:
+            exact = not isinstance(value, bool) and isinstance(value, numbers.Real) and value == value // 1
+            if not exact:
+                raise _unfit(value, kind)
+            value = int(value)
+        if not -most <= value < most:
+            raise _unfit(value, kind)
+        return value
+
+    return whole
+
+
+def _decimal(kind: str, value: Any) -> decimal.Decimal:
+    if isinstance(value, decimal.Decimal):
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise _unfit(value, kind)
+    return decimal.Decimal(int(value))
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise _unfit(value, "boolean")
+
+
+def _unfit(value: Any, kind: str) -> ValueError:
+    return ValueError(f"it gave {value!r} ({type(value).__name__}), which is no {kind}")
 
 
 def _nested(
@@ -287,6 +345,10 @@ def _struct(kind: T.StructType, fields: list[Convert | None], first: Convert | N
         return tuple(_one(each, item) for each, item in zip(fields, value, strict=True))
 
     return convert
+
+
+def _one_of(convert: Convert | None) -> Convert:
+    return partial(_one, convert)
 
 
 def _one(convert: Convert | None, value: Any) -> Any:

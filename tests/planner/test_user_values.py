@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
@@ -63,6 +67,67 @@ def test_row_functions_see_plain_values(spark: SparkSession) -> None:
         ["t", "s"], RowFunction(lambda t, s: (t, s), ("timestamp", "struct<a: int, t: timestamp>")), ["u", "v"]
     )
     assert frame_of(back, frames).where("u = t and v = s").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "taken"),
+    [
+        ("double", 0, 0.0),
+        ("double", np.int64(3), 3.0),
+        ("bigint", 4.0, 4),
+        ("bigint", np.int32(4), 4),
+        ("decimal(10,2)", 7, Decimal("7.00")),
+        ("boolean", np.bool_(True), True),
+        ("array<double>", [1, None, 2.5], [1.0, None, 2.5]),
+        ("struct<n: bigint, d: double>", {"n": 1.0, "d": 2}, T.Row(n=1, d=2.0)),
+        ("bigint", None, None),
+    ],
+)
+def test_numbers_of_another_class_are_not_null(spark: SparkSession, kind: str, given: Any, taken: Any) -> None:
+    """Spark takes a float for a double alone, an int for a bigint, and makes null of all else."""
+    frames = {"s": source(spark, "n bigint", [(1,)])}
+    stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
+    made = stream.each("n", RowFunction(lambda n: [given], (kind,)), "out").project("out")
+    if isinstance(given, list):
+        made = stream.each("n", RowFunction(lambda n: [(given,)], (kind,)), "out").project("out")
+    assert rows_of(made, frames) == [(taken,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("bigint", 1.5),
+        ("bigint", 2**63),
+        ("int", 2**31),
+        ("bigint", True),
+        ("double", "1"),
+        ("double", Decimal("1.5")),
+        ("decimal(10,2)", 1.5),
+        ("boolean", 1),
+        ("bigint", float("nan")),
+    ],
+)
+def test_what_is_no_value_of_the_type_is_refused(spark: SparkSession, kind: str, given: Any) -> None:
+    frames = {"s": source(spark, "n bigint", [(1,)])}
+    stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
+    made = stream.each("n", RowFunction(lambda n: [given], (kind,)), "out").project("out")
+    with pytest.raises(PySparkException, match=re.escape("which is no")):
+        rows_of(made, frames)
+
+
+def test_rows_of_several_fields_are_tuples_or_lists(spark: SparkSession) -> None:
+    frames = {"s": source(spark, "n bigint", [(1,)])}
+    stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
+    for given in ("ab", {"x": 1, "y": 2}):
+        made = stream.each("n", RowFunction(lambda n, given=given: given, ("string", "string")), ["u", "v"])
+        with pytest.raises(PySparkException, match="for 2 field"):
+            rows_of(made.project(["u", "v"]), frames)
+
+
+def test_a_filter_takes_what_python_takes_for_true(spark: SparkSession) -> None:
+    frames = {"s": source(spark, "n bigint", [(1,), (2,), (3,), (None,)])}
+    stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
+    assert rows_of(stream.filter("n", RowFunction(lambda n: n and n & 1)), frames) == [(1,), (3,)]
 
 
 def test_zeros_of_aggregators_with_arrays(spark: SparkSession) -> None:
