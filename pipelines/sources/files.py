@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
-from pipelines.places.location import Location, Place
+from pipelines.places.location import Location, Place, path_below
 from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
 from pipelines.sources.layouts import (
     as_text,
@@ -42,6 +42,13 @@ class _Outside:
 
 
 _OUTSIDE = _Outside()
+
+
+def _is_read(below: Path | None) -> bool:
+    """Return whether Spark reads a file of a folder: it passes over what is hidden, and other folders than `key=value`."""
+    if below is None or below.name[0] in "._":
+        return False
+    return all("=" in part and part[0] != "." for part in below.parts[:-1])
 
 
 def links_out(folder: str, files: Iterable[str]) -> list[str]:
@@ -89,7 +96,7 @@ class FileSource(StoredSource):
             raise MissingPathError(name, self.path)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
-        files = sorted((p for p in there if p.name[0] not in "._"), key=str)
+        files = sorted((p for p in there if _is_read(path_below(p, folder))), key=str)
         for file in files:
             if ":" in file.name:
                 raise SourceError(

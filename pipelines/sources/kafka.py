@@ -32,6 +32,10 @@ RECORD_FIELDS = {
 }
 """What `with_fields` may name, with its type."""
 _ANSWER_SECONDS = 15
+# What brokers before 2.8 give as the id of every topic.
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+# JSON's white space.
+_BLANKS = " \t\r\n"
 # Spark's own errors about Kafka, and the broker's about what is not there: none holds a record's text.
 _SPARKS = "org.apache.spark.sql.kafka010."
 _GONE = {
@@ -164,7 +168,9 @@ class Kafka(Source):
         except Py4JJavaError:
             return
         file = checkpoint / f"tridelta_topics{index or ''}"
-        known: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        kept: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        # An upgraded broker gives the topics ids that had none.
+        known = {topic: first for topic, first in kept.items() if first != _NO_ID}
         for topic, first in known.items():
             if now.get(topic, first) != first:
                 raise LostRowsError(name, f'the topic "{topic}" was deleted and created again')
@@ -187,7 +193,8 @@ class Kafka(Source):
             for topic in self.topics:
                 wanted.add(topic)
             answer = admin.describeTopics(wanted).allTopicNames().get()
-            return {topic: str(answer.get(topic).topicId().toString()) for topic in self.topics}
+            ids = {topic: str(answer.get(topic).topicId().toString()) for topic in self.topics}
+            return {topic: id_ for topic, id_ in ids.items() if id_ != _NO_ID}
         finally:
             admin.close()
 
@@ -221,7 +228,7 @@ class Kafka(Source):
             text.alias("_text"), self._from_json(text).alias("_value"), *extra, position.alias("_position")
         )
         # Empty text is no record at all to Spark's parser, and here a value that is not an object.
-        bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.trim("_text") == "", F.col("_text")))
+        bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.btrim("_text", F.lit(_BLANKS)) == "", F.col("_text")))
         values = [F.col(f"_value.`{field}`").alias(field) for field, _ in parse_ddl(self.value_schema)]
         flat = frame.select(*values, *(f"`{field}`" for field in self.with_fields), bad.alias("_bad"), "_position")
         return self._with_position(flat, F.col("_position"), F.col("_bad"))

@@ -175,6 +175,18 @@ def test_files_that_begin_with_a_dot_or_an_underscore_are_left_out(spark: SparkS
     assert len(source.bounded(spark)[1]) == 1
 
 
+def test_what_spark_does_not_read_is_not_looked_at(spark: SparkSession, tmp_path: Path) -> None:
+    """A folder that Spark writes into, with an archive beside the files."""
+    lay_out(tmp_path / "in", put_json, ["m.json"])
+    for folder in ("_temporary/0", ".hidden", "archive"):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        (tmp_path / "in" / folder / "a:1.json").write_text('{"other": 1}\n')
+    source = JsonFiles(tmp_path / "in", SCHEMA)
+    source.check("s", spark)
+    assert Streamed(spark, source, tmp_path / "checkpoint").run().rows == collected(source.bounded(spark)[0])
+    assert len(source.bounded(spark)[1]) == 1
+
+
 def test_fixed_batches_are_files_too(spark: SparkSession, tmp_path: Path) -> None:
     source = FixedBatches(SCHEMA, [[("a", 1), ("b", None)], [], [{"k": "c"}]])
     source.prepare("s", tmp_path / "spool")

@@ -167,3 +167,17 @@ def test_a_topic_made_anew_and_filled_past_the_offset(spark: SparkSession, tmp_p
     with pytest.raises(LostRowsError, match="was deleted and created again"):
         flow.catch_up()
     assert flow.held == list(range(5))
+
+
+def test_a_broker_that_gives_ids_since_its_upgrade(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
+    """Before 2.8 each topic has the id of zeros: that is none."""
+    flow = Orders(spark, tmp_path, new_topic())
+    flow.send(0, 4)
+    flow.catch_up()
+    (file,) = flow.lake.checkpoint_path("orders", "records").rglob("tridelta_topics*")
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps({flow.topic.name: "AAAAAAAAAAAAAAAAAAAAAA"}))
+    flow.send(5, 9)
+    flow.catch_up()
+    assert flow.held == list(range(10))
+    assert json.loads(file.read_text()) == known
