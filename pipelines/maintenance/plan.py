@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -130,6 +130,9 @@ def plan_fold(
     old = [part for part in inside if part.slice == ROLL_UP and part.gen == since]
     new = [part for part in inside if part.slice != ROLL_UP and (since is None or part.gen > since)]
     rolls_up = bool(new or rewrite_all) and (bool(old) or (since is None and len(by_slice) > 1))
+    if since is not None and not rolls_up:
+        # Nothing closed is newer than the roll-up, and what it covers must not come to lie behind it.
+        closed = replace(closed, gen=min(closed.gen, since))
     # What a new roll-up covers has to lie in its generation or before.
     late = {part.slice for part in new if rolls_up and part.gen > closed.gen}
     slices = tuple(name for name, own in by_slice.items() if rewrite_all or name in late or _is_loose(own))

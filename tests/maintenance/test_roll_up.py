@@ -75,3 +75,41 @@ def test_no_second_roll_up_is_planned_below_the_first() -> None:
     assert (plan.slices, plan.rolls_up) == ((), False)
     plan = plan_fold([*parts, Part("a", -1, 1, 10, 1)], Closed(1, 0), rewrite_all=True)
     assert (plan.slices, plan.rolls_up) == (("a", "b"), False)
+
+
+@pytest.mark.parametrize("open_generations", [1, 0])
+def test_a_loose_slice_that_the_roll_up_covers_is_not_folded_above_it(tmp_path: Path, open_generations: int) -> None:
+    state = SmallState(tmp_path)
+    state.batch([("d1", key, 0, 1) for key in "abcdef"])
+    state.batch([("d2", "a", 0, 1)])
+    state.batch([], gap=64)
+    compact(None, state.lake, FLOW, open_generations=1)
+    assert roll_ups(state) == [0]
+    in_many_files(state, "d1")
+    # Generations without rows of this state.
+    state.batch([], gap=64)
+    state.batch([], gap=64)
+    for _ in range(2):
+        compact(None, state.lake, FLOW, open_generations=open_generations)
+        assert state.scanned() == state.got() == state.expected()
+    assert len(DeltaTable(str(state.table.path)).file_uris()) == 3
+
+
+def in_many_files(state: SmallState, slice_: str) -> None:
+    """Lay a slice's rows as Spark does where it folds by ranges of several slices: in more files than they need."""
+    where, opened = f"{SLICE_COLUMN} = '{slice_}'", DeltaTable(str(state.table.path))
+    schema = pa.schema(opened.schema().to_arrow())
+    rows = state.table.stored(where).select(schema.names).cast(schema)
+    said = properties(BatchRecord(kind=COMPACTION, flow=FLOW, epoch=1, txid=state.txid))
+    write_deltalake(opened, rows.slice(0, 1), mode="overwrite", predicate=where, commit_properties=said)
+    for number in range(1, rows.num_rows):
+        write_deltalake(opened, rows.slice(number, 1), mode="append", commit_properties=said)
+    assert state.scanned() == state.expected()
+
+
+def test_covered_slices_are_planned_into_the_roll_ups_generation() -> None:
+    parts = [Part("a", 0, 5, 10, 5), Part("b", 0, 1, 10, 1), Part(ROLL_UP, 0, 1, 10, 2)]
+    plan = plan_fold(parts, Closed(3, 2))
+    assert (plan.slices, plan.rolls_up, plan.closed) == (("a",), False, Closed(3, 0))
+    plan = plan_fold([*parts, Part("b", 1, 1, 10, 1)], Closed(3, 2))
+    assert (plan.slices, plan.rolls_up, plan.closed) == (("a", "b"), True, Closed(3, 2))
