@@ -113,7 +113,7 @@ def clean_log(table: StateTable, limit: Bound) -> int:
     Versions stay readable only from a checkpoint on, so the cleanup stops at the last checkpoint that is not past the
     bound. What the engine knows from commits alone stays, however old.
     """
-    keep = min([limit.version, *_remembered(table.history())])
+    keep = min({limit.version} | _remembered(table, limit.version))
     files = by_name(log_folder(table.path).iterdir())
     covering = max((int(m[1]) for f in files if (m := _CHECKPOINT.match(f.name)) and int(m[1]) <= keep), default=None)
     if covering is None:
@@ -161,17 +161,36 @@ def _remove_working_files(table: Location, oldest: float) -> int:
     return len(entries)
 
 
-def _remembered(records: Sequence[CommitRecord]) -> list[int]:
-    """Return commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice."""
+def _remembered(table: StateTable, readable: int) -> set[int]:
+    """Return commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice.
+
+    Those of the last version, of the oldest one that can be read, and of what a RESTORE since has gone back to: another
+    RESTORE may make any of them the last one.
+    """
+    records = table.history()
+    restores = [r.version for r in records if r.restored is not None and r.version > readable]
+    found = {
+        version
+        for moment in (readable, *restores, records[-1].version)
+        for version in _counted(table.commits.counting(moment))
+    }
+    # Of any life, also one that a RESTORE has undone: Delta keeps its transaction ids.
+    epoch = max(r.epoch or 0 for r in records)
+    found |= set([r.version for r in records if r.record and r.epoch == epoch][-1:])
+    if not table.commits.batches():
+        # Undone or emptied all of them: that there were some is known from the log alone.
+        found |= set([r.version for r in records if r.kind == BATCH][-1:])
+    return found
+
+
+def _counted(records: Sequence[CommitRecord]) -> set[int]:
+    """Return of commits that count the last batch, and those that say the claims of each slice."""
     last: dict[str, int] = {}
-    highest = max((r.epoch or 0 for r in records), default=0)
     for commit in records:
         if commit.record is None:
             continue
         if commit.kind == BATCH:
             last["batch"] = commit.version
-        if commit.epoch == highest:
-            last["epoch"] = commit.version
         if commit.kind == RESET:
             last = {name: version for name, version in last.items() if not _emptied(name, commit)}
         if commit.kind == SLICE and commit.record.claims is not None:
@@ -183,7 +202,7 @@ def _remembered(records: Sequence[CommitRecord]) -> list[int]:
             last.update({f"claims of None/{slice_}": commit.version for slice_ in commit.record.claims})
         for group, claims in (commit.record.claims_of or {}).items():
             last.update({f"claims of {group}/{slice_}": commit.version for slice_ in claims})
-    return list(last.values())
+    return set(last.values())
 
 
 def _emptied(what: str, reset: CommitRecord) -> bool:

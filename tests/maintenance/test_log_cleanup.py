@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipelines.errors import ReadPointError, TrideltaError
@@ -12,8 +13,10 @@ from pipelines.maintenance import compact, retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
 from pipelines.state import writer
 from pipelines.state.lake import Lake
+from pipelines.state.record import SLICE, BatchRecord
+from pipelines.state.table import StateTable
 from pipelines.state.writer import DeltaTable
-from tests.maintenance.small_state import APP, FLOW, SmallState
+from tests.maintenance.small_state import APP, FLOW, STATE, SmallState, _arrow
 
 
 @pytest.fixture
@@ -127,11 +130,87 @@ def test_a_slice_made_again_without_claims_lets_the_older_ones_log_go(tmp_path: 
     small.batch([("d1", "a", 1, 1)])
     small.replace("d1", [("d1", "a", 1, 2)], claims=("file-1",))
     pinned = small.table.version()
-    assert pinned in retention._remembered(small.table.history())
+    assert pinned in retention._remembered(small.table, small.table.version())
     small.replace("d1", [("d1", "a", 1, 3)], claims=())
-    assert pinned not in retention._remembered(small.table.history())
+    assert pinned not in retention._remembered(small.table, small.table.version())
     assert not any(small.table.commits.claims().values())
     small.replace("d1", [("d1", "a", 1, 3)], claims=("file-2",))
     pinned = small.table.version()
     small.reset()
-    assert pinned not in retention._remembered(small.table.history())
+    assert pinned not in retention._remembered(small.table, small.table.version())
+
+
+def test_a_table_that_holds_nothing_yet_is_compacted(state: SmallState) -> None:
+    assert compact(None, state.lake, FLOW, retention_hours=0).tables[0].log_files_removed == 0
+    assert state.scanned() == []
+
+
+@pytest.mark.parametrize("at", [168, 0])
+def test_claims_that_count_again_since_a_restore_outlive_the_cleanup(state: SmallState, at: int) -> None:
+    """The slice that a RESTORE has undone does not take the place of the one that counts."""
+    state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/E",))
+    state.replace("d2", [("d2", "a", 0, 1)], claims=("file:/F",))
+    retention.checkpoint(state.table)
+    good = state.table.version()
+    state.replace("d1", [("d1", "a", 0, 9)], claims=("file:/E",))
+    DeltaTable(str(state.table.path)).restore(good)
+    retention.checkpoint(state.table)
+    limit = retention.Bound(state.table.version() if at == 0 else good, at)
+    retention.clean_log(_fresh(state), limit)
+    assert _fresh(state).commits.claims() == {"d1": frozenset({"file:/E"}), "d2": frozenset({"file:/F"})}
+    assert _fresh(state).scan()["sum"].to_pylist() == [2]
+
+
+def test_claims_of_a_version_that_is_kept_outlive_the_cleanup(state: SmallState) -> None:
+    """A RESTORE may go back to it: then what was replaced since counts again."""
+    state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/E",))
+    state.batch([("d2", "a", 0, 1)])
+    state.batch([("d2", "a", 0, 1)])
+    retention.checkpoint(state.table)
+    good = state.table.version()
+    state.replace("d1", [("d1", "a", 0, 9)], claims=("file:/G",))
+    retention.clean_log(_fresh(state), retention.Bound(good, 168))
+    DeltaTable(str(state.table.path)).restore(good)
+    assert _fresh(state).commits.claims() == {"d1": frozenset({"file:/E"})}
+    assert _fresh(state).last_txid() == 1
+
+
+def test_the_last_batch_that_a_restore_has_left_is_remembered(state: SmallState) -> None:
+    for _ in range(3):
+        state.batch([("d", "a", 0, 1)])
+    compact(None, state.lake, FLOW)
+    good = state.table.version()
+    for _ in range(4):
+        state.batch([("d", "a", 0, 1)])
+    compact(None, state.lake, FLOW, open_generations=1)
+    DeltaTable(str(state.table.path)).restore(good)
+    for _ in range(3):
+        compact(None, Lake(state.lake.root), FLOW, retention_hours=0)
+        assert _fresh(state).last_txid() == 2
+        assert _fresh(state).commits.undone(1) == {3, 4, 5, 6}
+        assert _fresh(state).scan()["sum"].to_pylist() == [3]
+
+
+def test_that_a_restore_has_undone_all_batches_is_remembered(state: SmallState) -> None:
+    """Delta keeps the transaction ids of batches that are undone, so the ledger alone tells."""
+    state.replace("d", [("d", "a", 0, 1)], claims=("file:/E",))
+    compact(None, state.lake, FLOW)
+    good = state.table.version()
+    for _ in range(4):
+        state.batch([("d", "a", 0, 1)])
+    DeltaTable(str(state.table.path)).restore(good)
+    for n in range(3):
+        state.writer.replace_slice(*_slice(n))
+        compact(None, Lake(state.lake.root), FLOW, retention_hours=0)
+        assert _fresh(state).last_txid() is None
+        assert 3 in _fresh(state).commits.undone(1)
+
+
+def _slice(n: int) -> tuple[pa.Table, BatchRecord]:
+    record = BatchRecord(kind=SLICE, flow=FLOW, epoch=1, slice="d", claims=(f"file:/{n}",))
+    return _arrow([("d", "a", 0, n)]), record
+
+
+def _fresh(state: SmallState) -> StateTable:
+    """Return the table as another process finds it."""
+    return Lake(state.lake.root).state(STATE)
