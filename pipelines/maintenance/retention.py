@@ -69,9 +69,9 @@ def bound(
     records = table.history()
     oldest = now - timedelta(hours=hours)
     version = max((r.version for r in records if r.time <= oldest), default=records[0].version)
-    last = max((r.version for r in records if r.kind == BATCH), default=None)
-    if unfinished and last is not None:
-        before = [r for r in records if r.version < last]
+    first = _first_of_last_batch(records)
+    if unfinished and first is not None:
+        before = [r for r in records if r.version < first]
         if before and before[-1].version < version:
             version = before[-1].version
             hours = max(hours, math.ceil((now - before[-1].time) / timedelta(hours=1)))
@@ -80,6 +80,13 @@ def bound(
         version = kept.version
         hours = max(hours, math.ceil((now - kept.time) / timedelta(hours=1)))
     return Bound(version, hours)
+
+
+def _first_of_last_batch(records: Sequence[CommitRecord]) -> int | None:
+    """Return the version of the last batch's first commit: of an opaque or non-transactional state each attempt commits."""
+    batches = [r for r in records if r.kind == BATCH]
+    same = [(r.group, r.epoch, r.txid) for r in batches]
+    return batches[same.index(same[-1])].version if batches else None
 
 
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:

@@ -12,11 +12,13 @@ from pipelines.errors import ReadPointError, TrideltaError
 from pipelines.maintenance import compact, retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
 from pipelines.state import writer
+from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE
 from pipelines.state.lake import Lake
 from pipelines.state.record import SLICE, BatchRecord
 from pipelines.state.table import StateTable
 from pipelines.state.writer import DeltaTable
 from tests.maintenance.small_state import APP, FLOW, STATE, SmallState, _arrow
+from tests.state.small_kinds import SmallTable
 
 
 @pytest.fixture
@@ -95,6 +97,19 @@ def test_an_unfinished_batch_keeps_the_version_before_it(state: SmallState) -> N
     assert retention.bound(state.table, 1, unfinished=False, now=later).version == state.table.version()
     found = retention.bound(state.table, 1, unfinished=True, now=later)
     assert (found.version, found.hours) == (batch - 1, 31)
+
+
+@pytest.mark.parametrize("kind", [OPAQUE, NON_TRANSACTIONAL])
+def test_the_version_before_the_first_commit_of_an_unfinished_batch_is_kept(tmp_path: Path, kind: str) -> None:
+    """Each attempt of these kinds commits, and the replay reads what was there before the first one."""
+    state = SmallTable(tmp_path, MAP, kind)
+    state.commit(0, ("a", 1))
+    before = state.table.version()
+    state.commit(1, ("a", 2))
+    state.commit(1, ("a", 3), known=True)
+    later = datetime.now(UTC) + timedelta(hours=30)
+    assert retention.bound(state.table, 1, unfinished=True, now=later) == retention.Bound(before, 31)
+    assert retention.bound(state.table, 1, unfinished=False, now=later).version == state.table.version()
 
 
 def test_a_retention_below_zero_is_refused(state: SmallState) -> None:
