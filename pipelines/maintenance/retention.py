@@ -33,6 +33,9 @@ _LEFT_OVER_HOURS = 24
 # Delta's checkpoints remember removed files for a week unless the table says otherwise.
 _REMEMBERED_HOURS = 168
 
+# The clock goes on between the look at the log and the start of the vacuum.
+_SPARE = timedelta(seconds=5)
+
 # Files under their working names, of delta-rs (`x#1`, `_commit_x.json.tmp`) and of Spark (`.x.tmp`).
 _CUT_OFF = re.compile(r"(#\d+|\.tmp)$")
 _WORKING = re.compile(r"^/commit-\w+/(_temporary/|_SUCCESS$)")
@@ -98,7 +101,19 @@ def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
     if not doomed:
         return 0
     record = record.model_copy(update={"readable_from": limit.version})
-    return len(writer.vacuum(table, record, limit.hours, left_overs))
+    return len(writer.vacuum(table, record, limit.hours, left_overs, keep=_still_readable(writer.table, limit)))
+
+
+def _still_readable(table: StateTable, limit: Bound) -> list[int]:
+    """Return the versions from the bound on whose files the vacuum would delete: it goes by the time at which it starts.
+
+    Its clock has gone on since the bound was set, and beside a stream later commits have removed files.
+    """
+    records, reached = table.history(), datetime.now(UTC) + _SPARE - timedelta(hours=limit.hours)
+    kept = [r.version for r in records if r.version >= limit.version and r.time <= reached]
+    # Behind a cleanup that was killed the first versions of the log can be opened no more.
+    opens = 0 if records[0].version == 0 else min(_checkpoints(table), default=math.inf)
+    return [version for version in kept if version >= opens]
 
 
 def remembered_hours(table: DeltaTable) -> int:
@@ -121,11 +136,10 @@ def clean_log(table: StateTable, limit: Bound) -> int:
     bound. What the engine knows from commits alone stays, however old.
     """
     keep = min({limit.version} | _remembered(table, limit.version))
-    files = by_name(log_folder(table.path).iterdir())
-    covering = max((int(m[1]) for f in files if (m := _CHECKPOINT.match(f.name)) and int(m[1]) <= keep), default=None)
+    covering = max((version for version in _checkpoints(table) if version <= keep), default=None)
     if covering is None:
         return 0
-    gone = 0
+    gone, files = 0, by_name(log_folder(table.path).iterdir())
     # From the oldest on: cut off in the middle, the log is a shorter log.
     for file in sorted(files, key=lambda f: f.name.lstrip(".")):
         named = _OF_VERSION.match(file.name)
@@ -133,6 +147,11 @@ def clean_log(table: StateTable, limit: Bound) -> int:
             file.unlink(missing_ok=True)
             gone += file.suffix == ".json"
     return gone
+
+
+def _checkpoints(table: StateTable) -> list[int]:
+    """Return the versions of which the log has a checkpoint."""
+    return [int(m[1]) for file in log_folder(table.path).iterdir() if (m := _CHECKPOINT.match(file.name))]
 
 
 def remove_left_overs(table: StateTable, closed_before: int, now: float | None = None) -> int:

@@ -8,13 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import ReadPointError, TrideltaError
-from pipelines.maintenance import compact, retention
+from pipelines.errors import LockedError, ReadPointError, TrideltaError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.maintenance import compact, compaction, retention
+from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
 from pipelines.state import writer
-from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE
+from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.record import SLICE, BatchRecord
+from pipelines.state.record import COMPACTION, SLICE, BatchRecord
 from pipelines.state.table import StateTable
 from pipelines.state.writer import DeltaTable
 from tests.maintenance.small_state import APP, FLOW, STATE, SmallState, _arrow
@@ -219,6 +221,59 @@ def test_that_a_restore_has_undone_all_batches_is_remembered(state: SmallState) 
         compact(None, Lake(state.lake.root), FLOW, retention_hours=0)
         assert _fresh(state).last_txid() is None
         assert 3 in _fresh(state).commits.undone(1)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_batch_beside_the_vacuum_loses_no_version_from_the_bound_on(tmp_path: Path, batches: int) -> None:
+    """A MERGE behind the bound removes files of versions that stay readable."""
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    for txid in range(3):
+        state.commit(txid, ("a", txid), ("b", txid))
+    limit = retention.bound(state.table, 0, unfinished=False)
+    for txid in range(3, 3 + batches):
+        state.commit(txid, ("a", txid), ("b", txid))
+    last = state.table.version()
+    assert retention.vacuum(state.writer, limit, BatchRecord(kind=COMPACTION, flow=FLOW, epoch=1, txid=2)) > 0
+    fresh = Lake(tmp_path).state("counts")
+    for version in range(limit.version, last + 1):
+        assert sorted(fresh.scan(version=version)["n"].to_pylist()) == [version - 1] * 2
+    with pytest.raises(ReadPointError, match="too old"):
+        fresh.scan(version=limit.version - 1)
+
+
+def test_a_vacuum_passes_over_versions_that_no_checkpoint_reaches(tmp_path: Path) -> None:
+    """As a cleanup that was killed leaves them."""
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    for txid in range(4):
+        state.commit(txid, ("a", txid))
+    retention.checkpoint(state.table)
+    (state.table.path / "_delta_log" / f"{0:020d}.json").unlink()
+    fresh = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    record = BatchRecord(kind=COMPACTION, flow=FLOW, epoch=1, txid=3)
+    assert retention.vacuum(fresh.writer, retention.Bound(2, 0), record) == 3
+
+
+@pytest.mark.parametrize(("hours", "locked"), [(0.0, True), (168.0, False)])
+def test_without_a_retention_the_bound_is_set_between_two_batches(
+    state: SmallState, monkeypatch: pytest.MonkeyPatch, hours: float, locked: bool
+) -> None:
+    """A batch that came after the look at the checkpoint, and before that at the log, would lose what its replay reads."""
+    state.batch([("d", "a", 0, 1)])
+    checkpoint = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "sales"))
+    found = []
+
+    def unfinished(group: Checkpoint) -> bool:
+        try:
+            with Checkpoint(FLOW, group.folder).committing(0):
+                found.append(False)
+        except LockedError:
+            found.append(True)
+        return False
+
+    monkeypatch.setattr(compaction, "_unfinished", unfinished)
+    work = compaction._Compaction(None, state.lake, FLOW, Retention(state_hours=hours), [checkpoint])
+    assert work._bound(state.table, None).hours == hours
+    assert found == [locked]
 
 
 def _slice(n: int) -> tuple[pa.Table, BatchRecord]:
