@@ -177,22 +177,33 @@ class _Commits:
 
     Attributes:
         held: what the table holds, by txid and slice.
-        folded: the first txid whose rows no compaction has folded, or let go.
     """
 
     table: StateTable
     commits: list[CommitRecord]
     held: dict[tuple[int, str], _Held]
-    folded: int
 
     @cached_property
     def replaced(self) -> dict[str | None, CommitRecord]:
         """The last backfill of each slice."""
         return {commit.slice: commit for commit in self.commits if commit.kind == SLICE}
 
+    @cached_property
+    def compactions(self) -> list[tuple[int, int]]:
+        """The version of each compaction that has folded rows, or let them go, and the first txid that it has left."""
+        records = [(commit.version, commit.record) for commit in self.commits if commit.kind == COMPACTION]
+        return [(at, record.folded_before) for at, record in records if record and record.folded_before is not None]
+
+    def _folded(self, commit: CommitRecord) -> bool:
+        """Return whether a later compaction has folded what a commit wrote, or let it go.
+
+        Later, because a backfill may come behind the same batch as the compaction; before the first batch its txid is -1.
+        """
+        return any(at > commit.version and (commit.txid or 0) < before for at, before in self.compactions)
+
     def findings(self) -> Iterator[Finding]:
         for slice_, commit in self.replaced.items():
-            if (commit.txid or 0) < self.folded:
+            if self._folded(commit):
                 yield _unchecked(self.table, commit, "compaction has folded it")
             else:
                 yield _judged(self.table, [commit], self.held.get((NO_BATCH, slice_ or ""), _Held(0, 0)))
@@ -213,7 +224,7 @@ class _Commits:
         """Compare commits with the rows that are stored under a txid, all slices together."""
         last, own = counted[-1], [rows for (txid, _), rows in self.held.items() if txid == stored_txid]
         now = _Held(sum(rows.rows for rows in own), xor([rows.hash for rows in own]))
-        if (last.txid or 0) < self.folded:
+        if self._folded(counted[0]):
             return _unchecked(self.table, last, f"compaction has {done}")
         replaced_at = max((commit.version for commit in self.replaced.values()), default=-1)
         if last.version < replaced_at and now.rows != sum(commit.rows for commit in counted):
@@ -232,9 +243,7 @@ def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     counted = stored.where(~F.col(SLICE_COLUMN).eqNullSafe(ROLL_UP)).groupBy(TXID, SLICE_COLUMN, GEN)
     sums = counted.agg(F.count(F.lit(1)).alias("rows"), F.expr(f"{xor_of_rows(stored.schema)} AS hash")).collect()
     held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in sums}
-    compactions = [commit.record for commit in commits if commit.kind == COMPACTION and commit.record]
-    folded = max((record.folded_before or 0 for record in compactions), default=0)
-    return _Commits(table, commits, held, folded).findings()
+    return _Commits(table, commits, held).findings()
 
 
 def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:

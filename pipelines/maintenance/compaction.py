@@ -182,8 +182,7 @@ class _Compaction:
         needed = self._let_go(table, done)
         self._rewrite(writer, done)
         self._remember_removed(writer)
-        unfinished = any(map(_unfinished, self.groups))
-        limit = retention.bound(table, self.kept.state_hours, unfinished=unfinished, needed=needed)
+        limit = self._bound(table, needed)
         # What a store has taken is kept.
         durable = self.lake.durable and not isinstance(table.path, Location)
         if durable:
@@ -209,6 +208,14 @@ class _Compaction:
             left_overs_removed=left_overs,
             **asdict(done),
         )
+
+    def _bound(self, table: StateTable, needed: int | None) -> retention.Bound:
+        with ExitStack() as locks:
+            if math.ceil(self.kept.state_hours) == 0:
+                # A batch that commits in between would be neither unfinished nor behind the bound.
+                locks.enter_context(self._between_batches())
+            unfinished = any(map(_unfinished, self.groups))
+            return retention.bound(table, self.kept.state_hours, unfinished=unfinished, needed=needed)
 
     def _let_go(self, table: StateTable, done: _Done) -> int | None:
         """Delete what has stayed long enough: of a channel what all readers have had, of the quarantine what is old.

@@ -110,7 +110,9 @@ def _roll_up_where(plan: FoldPlan) -> str:
     """Return the rows that the new roll-up stands for: the old roll-up and the generations after it."""
     if plan.since is None:
         return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} <> '{ROLL_UP}'"
-    return f"{GEN} < {plan.closed.before} AND ({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {plan.since})"
+    # The highest roll-up alone: it stands for a lower one, which an earlier release may have left.
+    since = f"{GEN} >= {plan.since} AND ({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {plan.since})"
+    return f"{GEN} < {plan.closed.before} AND {since}"
 
 
 def replaced(plan: FoldPlan, dialect: Dialect) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -113,8 +113,10 @@ def plan_fold(
         rewrite_all: rewrite all that is closed, however it lies.
 
     A slice is folded if its closed rows lie in more than one generation or in many small files. With more than one
-    slice there is a roll-up; it is made again when there are closed generations that it does not cover.
+    slice there is a roll-up; it is made again when there are closed generations that it does not cover. One that lies in
+    an open generation covers all that is closed.
     """
+    parts = list(parts)
     inside = [part for part in parts if part.gen < closed.before]
     if any(part.slice is None for part in inside):
         # Delta keeps an empty slice name as null, which no condition finds again. The engine writes none; leave such alone.
@@ -122,10 +124,15 @@ def plan_fold(
     by_slice: dict[str, list[Part]] = defaultdict(list)
     for part in inside:
         by_slice[str(part.slice)].append(part)
-    old = by_slice.pop(ROLL_UP, [])
-    since = max((part.gen for part in old), default=None)
+    by_slice.pop(ROLL_UP, None)
+    # An earlier compaction may have closed more generations, so the roll-up is looked for in all of them.
+    since = max((part.gen for part in parts if part.slice == ROLL_UP), default=None)
+    old = [part for part in inside if part.slice == ROLL_UP and part.gen == since]
     new = [part for part in inside if part.slice != ROLL_UP and (since is None or part.gen > since)]
-    rolls_up = bool(new or rewrite_all) and (since is not None or len(by_slice) > 1)
+    rolls_up = bool(new or rewrite_all) and (bool(old) or (since is None and len(by_slice) > 1))
+    if since is not None and not rolls_up:
+        # Nothing closed is newer than the roll-up, and what it covers must not come to lie behind it.
+        closed = replace(closed, gen=min(closed.gen, since))
     # What a new roll-up covers has to lie in its generation or before.
     late = {part.slice for part in new if rolls_up and part.gen > closed.gen}
     slices = tuple(name for name, own in by_slice.items() if rewrite_all or name in late or _is_loose(own))

@@ -33,6 +33,9 @@ _LEFT_OVER_HOURS = 24
 # Delta's checkpoints remember removed files for a week unless the table says otherwise.
 _REMEMBERED_HOURS = 168
 
+# The clock goes on between the look at the log and the start of the vacuum.
+_SPARE = timedelta(seconds=5)
+
 # Files under their working names, of delta-rs (`x#1`, `_commit_x.json.tmp`) and of Spark (`.x.tmp`).
 _CUT_OFF = re.compile(r"(#\d+|\.tmp)$")
 _WORKING = re.compile(r"^/commit-\w+/(_temporary/|_SUCCESS$)")
@@ -69,9 +72,9 @@ def bound(
     records = table.history()
     oldest = now - timedelta(hours=hours)
     version = max((r.version for r in records if r.time <= oldest), default=records[0].version)
-    last = max((r.version for r in records if r.kind == BATCH), default=None)
-    if unfinished and last is not None:
-        before = [r for r in records if r.version < last]
+    first = _first_of_last_batch(records)
+    if unfinished and first is not None:
+        before = [r for r in records if r.version < first]
         if before and before[-1].version < version:
             version = before[-1].version
             hours = max(hours, math.ceil((now - before[-1].time) / timedelta(hours=1)))
@@ -80,6 +83,13 @@ def bound(
         version = kept.version
         hours = max(hours, math.ceil((now - kept.time) / timedelta(hours=1)))
     return Bound(version, hours)
+
+
+def _first_of_last_batch(records: Sequence[CommitRecord]) -> int | None:
+    """Return the version of the last batch's first commit: of an opaque or non-transactional state each attempt commits."""
+    batches = [r for r in records if r.kind == BATCH]
+    same = [(r.group, r.epoch, r.txid) for r in batches]
+    return batches[same.index(same[-1])].version if batches else None
 
 
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
@@ -91,7 +101,19 @@ def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
     if not doomed:
         return 0
     record = record.model_copy(update={"readable_from": limit.version})
-    return len(writer.vacuum(table, record, limit.hours, left_overs))
+    return len(writer.vacuum(table, record, limit.hours, left_overs, keep=_still_readable(writer.table, limit)))
+
+
+def _still_readable(table: StateTable, limit: Bound) -> list[int]:
+    """Return the versions from the bound on whose files the vacuum would delete: it goes by the time at which it starts.
+
+    Its clock has gone on since the bound was set, and beside a stream later commits have removed files.
+    """
+    records, reached = table.history(), datetime.now(UTC) + _SPARE - timedelta(hours=limit.hours)
+    kept = [r.version for r in records if r.version >= limit.version and r.time <= reached]
+    # Behind a cleanup that was killed the first versions of the log can be opened no more.
+    opens = 0 if records[0].version == 0 else min(_checkpoints(table), default=math.inf)
+    return [version for version in kept if version >= opens]
 
 
 def remembered_hours(table: DeltaTable) -> int:
@@ -113,12 +135,11 @@ def clean_log(table: StateTable, limit: Bound) -> int:
     Versions stay readable only from a checkpoint on, so the cleanup stops at the last checkpoint that is not past the
     bound. What the engine knows from commits alone stays, however old.
     """
-    keep = min([limit.version, *_remembered(table.history())])
-    files = by_name(log_folder(table.path).iterdir())
-    covering = max((int(m[1]) for f in files if (m := _CHECKPOINT.match(f.name)) and int(m[1]) <= keep), default=None)
+    keep = min({limit.version} | _remembered(table, limit.version))
+    covering = max((version for version in _checkpoints(table) if version <= keep), default=None)
     if covering is None:
         return 0
-    gone = 0
+    gone, files = 0, by_name(log_folder(table.path).iterdir())
     # From the oldest on: cut off in the middle, the log is a shorter log.
     for file in sorted(files, key=lambda f: f.name.lstrip(".")):
         named = _OF_VERSION.match(file.name)
@@ -126,6 +147,11 @@ def clean_log(table: StateTable, limit: Bound) -> int:
             file.unlink(missing_ok=True)
             gone += file.suffix == ".json"
     return gone
+
+
+def _checkpoints(table: StateTable) -> list[int]:
+    """Return the versions of which the log has a checkpoint."""
+    return [int(m[1]) for file in log_folder(table.path).iterdir() if (m := _CHECKPOINT.match(file.name))]
 
 
 def remove_left_overs(table: StateTable, closed_before: int, now: float | None = None) -> int:
@@ -161,17 +187,36 @@ def _remove_working_files(table: Location, oldest: float) -> int:
     return len(entries)
 
 
-def _remembered(records: Sequence[CommitRecord]) -> list[int]:
-    """Return commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice."""
+def _remembered(table: StateTable, readable: int) -> set[int]:
+    """Return commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice.
+
+    Those of the last version, of the oldest one that can be read, and of what a RESTORE since has gone back to: another
+    RESTORE may make any of them the last one.
+    """
+    records = table.history()
+    restores = [r.version for r in records if r.restored is not None and r.version > readable]
+    found = {
+        version
+        for moment in (readable, *restores, records[-1].version)
+        for version in _counted(table.commits.counting(moment))
+    }
+    # Of any life, also one that a RESTORE has undone: Delta keeps its transaction ids.
+    epoch = max(r.epoch or 0 for r in records)
+    found |= set([r.version for r in records if r.record and r.epoch == epoch][-1:])
+    if not table.commits.batches():
+        # Undone or emptied all of them: that there were some is known from the log alone.
+        found |= set([r.version for r in records if r.kind == BATCH][-1:])
+    return found
+
+
+def _counted(records: Sequence[CommitRecord]) -> set[int]:
+    """Return of commits that count the last batch, and those that say the claims of each slice."""
     last: dict[str, int] = {}
-    highest = max((r.epoch or 0 for r in records), default=0)
     for commit in records:
         if commit.record is None:
             continue
         if commit.kind == BATCH:
             last["batch"] = commit.version
-        if commit.epoch == highest:
-            last["epoch"] = commit.version
         if commit.kind == RESET:
             last = {name: version for name, version in last.items() if not _emptied(name, commit)}
         if commit.kind == SLICE and commit.record.claims is not None:
@@ -183,7 +228,7 @@ def _remembered(records: Sequence[CommitRecord]) -> list[int]:
             last.update({f"claims of None/{slice_}": commit.version for slice_ in commit.record.claims})
         for group, claims in (commit.record.claims_of or {}).items():
             last.update({f"claims of {group}/{slice_}": commit.version for slice_ in claims})
-    return list(last.values())
+    return set(last.values())
 
 
 def _emptied(what: str, reset: CommitRecord) -> bool:

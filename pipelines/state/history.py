@@ -57,10 +57,20 @@ class History:
         with self._current():
             return list(self._batches)
 
-    def counting(self) -> list[CommitRecord]:
-        """Return the commits that made what the table holds: since the last reset, without those that a RESTORE has undone."""
+    def counting(self, version: int | None = None) -> list[CommitRecord]:
+        """Return the commits that made what the table holds: since the last reset, without those that a RESTORE has undone.
+
+        Args:
+            version: of the table, whose log is still there; None: its last one.
+        """
         with self._current():
-            return list(self._counting)
+            if version is None:
+                return list(self._counting)
+            earlier = History(self._name, self._path)
+            earlier._records = [commit for commit in self._records if commit.version <= version]
+        for commit in earlier._records:
+            earlier._count(commit)
+        return earlier._counting
 
     def undone(self, epoch: int) -> set[int]:
         """Return the txids of an epoch that were committed once, undone by a RESTORE, and are not there again."""

@@ -144,11 +144,20 @@ class TableKeeper:
         """Have the log's checkpoints remember removed files for so long: what is forgotten is never vacuumed."""
         DeltaTable(str(self.table.path)).alter.set_table_properties({REMEMBERED: f"interval {hours} hours"})
 
-    def vacuum(self, table: DeltaTable, record: BatchRecord | None, hours: int, left_overs: bool) -> list[str]:
+    def vacuum(
+        self,
+        table: DeltaTable,
+        record: BatchRecord | None,
+        hours: int,
+        left_overs: bool,
+        *,
+        keep: list[int] | None = None,
+    ) -> list[str]:
         """Delete data files that were removed more than `hours` ago; without a record only list them.
 
         Args:
             left_overs: also files of that age that no commit names.
+            keep: versions whose files stay, however long ago they were removed.
         """
         return table.vacuum(
             retention_hours=hours,
@@ -158,4 +167,5 @@ class TableKeeper:
             commit_properties=properties(record, None) if record else None,
             post_commithook_properties=HOOKS,
             full=left_overs,
+            keep_versions=keep or None,
         )

@@ -27,10 +27,11 @@ class Snapshot:
         self.version = table.version()
         self.table = table
         self.roll_up: int | None = None
-        self._newer = True
+        self._newer, self._several = True, False
         if SLICE_COLUMN in table.metadata().partition_columns:
             parts = [(part[SLICE_COLUMN], int(part[GEN])) for part in table.partitions() if part[GEN] is not None]
-            self.roll_up = max((gen for slice_, gen in parts if slice_ == ROLL_UP), default=None)
+            roll_ups = {gen for slice_, gen in parts if slice_ == ROLL_UP}
+            self.roll_up, self._several = max(roll_ups, default=None), len(roll_ups) > 1
             if self.roll_up is not None:
                 self._newer = any(gen > self.roll_up for slice_, gen in parts if slice_ != ROLL_UP)
 
@@ -58,6 +59,9 @@ class Snapshot:
         """
         if self.roll_up is None:
             return "true"
+        if self._several:
+            # A compaction of an earlier release has left one below it, which the highest one stands for as well.
+            return f"({GEN} >= {self.roll_up} AND ({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {self.roll_up}))"
         if not self._newer:
             # One partition, so that a reader need not look at the files of the slices at all.
             return f"{SLICE_COLUMN} = '{ROLL_UP}'"

@@ -9,10 +9,21 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution.verify import DIFFERS, HOLDS, NOT_CHECKED, VerifyReport, verify
+from pipelines.execution.verify import (
+    BY_COUNT,
+    DIFFERS,
+    HOLDS,
+    NOT_CHECKED,
+    VerifyReport,
+    _Commits,
+    _Held,
+    _since_reset,
+    verify,
+)
 from pipelines.maintenance import compact
 from pipelines.sources import FixedBatches
 from pipelines.trident import Count, DeltaState, TridentTopology
+from tests.maintenance.small_state import FLOW, SmallState
 
 DAYS = "day string, v bigint"
 BATCHES = [[("d1", 1), ("d1", 2), ("d2", 3)], [("d2", 4)], [("d3", 5), ("d3", 5)]]
@@ -84,3 +95,47 @@ def test_what_compaction_has_folded_is_said(spark: SparkSession, tmp_path: Path)
     assert {one.verdict for one in report.findings if one.state == "all_rows"} == {HOLDS}
     assert report.differing[:1] == ()
     assert DIFFERS not in {one.verdict for one in report.findings}
+
+
+@pytest.mark.slow
+def test_a_backfill_before_the_first_batch_is_verified(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).backfill(topology(), ["d2"])
+    assert verdicts(verify(spark, lake, topology())) == [(state, -1, "d2", HOLDS) for state in ("all_rows", "days")]
+    DeltaTable(str(lake.state_path("all_rows"))).delete("v = 4")
+    assert [(one.state, one.slice) for one in verify(spark, lake, topology()).differing] == [("all_rows", "d2")]
+
+
+def of_slices(state: SmallState, held: dict[tuple[int, str], _Held]) -> list[tuple[str | None, str]]:
+    found = _Commits(state.table, _since_reset(state.table.commits.counting()), held).findings()
+    return [(one.slice, one.verdict) for one in found if one.slice is not None]
+
+
+def test_a_slice_is_folded_by_a_later_compaction_alone(tmp_path: Path) -> None:
+    state = SmallState(tmp_path)
+    state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/1",))
+    held = {(-1, "d1"): _Held(1, 0)}
+    assert of_slices(state, held) == [("d1", BY_COUNT)]
+    assert of_slices(state, {}) == [("d1", DIFFERS)]
+    # A compaction that folds nothing.
+    compact(None, state.lake, FLOW)
+    assert of_slices(state, {}) == [("d1", DIFFERS)]
+    state.batch([("d1", "a", 0, 1)])
+    state.batch([("d2", "a", 0, 1)], gap=64)
+    assert of_slices(state, held) == [("d1", BY_COUNT)]
+    compact(None, state.lake, FLOW)
+    assert of_slices(state, held) == [("d1", NOT_CHECKED)]
+    # Behind the same batch as the compaction.
+    state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/1",))
+    assert of_slices(state, held) == [("d1", BY_COUNT)]
+    assert of_slices(state, {}) == [("d1", DIFFERS)]
+
+
+def test_a_slice_before_the_first_batch_is_folded_while_that_batch_is_open(tmp_path: Path) -> None:
+    state = SmallState(tmp_path)
+    state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/1",))
+    state.replace("d2", [("d2", "a", 0, 1)], claims=("file:/2",))
+    state.batch([("d1", "a", 0, 1)])
+    # A roll-up of both slices.
+    compact(None, state.lake, FLOW, open_generations=1)
+    assert of_slices(state, {(-1, "d1"): _Held(1, 0)}) == [("d1", NOT_CHECKED), ("d2", NOT_CHECKED)]

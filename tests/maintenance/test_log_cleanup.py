@@ -5,15 +5,22 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from pipelines.errors import ReadPointError, TrideltaError
-from pipelines.maintenance import compact, retention
+from pipelines.errors import LockedError, ReadPointError, TrideltaError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.maintenance import compact, compaction, retention
+from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
 from pipelines.state import writer
+from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.state.record import COMPACTION, SLICE, BatchRecord
+from pipelines.state.table import StateTable
 from pipelines.state.writer import DeltaTable
-from tests.maintenance.small_state import APP, FLOW, SmallState
+from tests.maintenance.small_state import APP, FLOW, STATE, SmallState, _arrow
+from tests.state.small_kinds import SmallTable
 
 
 @pytest.fixture
@@ -94,6 +101,19 @@ def test_an_unfinished_batch_keeps_the_version_before_it(state: SmallState) -> N
     assert (found.version, found.hours) == (batch - 1, 31)
 
 
+@pytest.mark.parametrize("kind", [OPAQUE, NON_TRANSACTIONAL])
+def test_the_version_before_the_first_commit_of_an_unfinished_batch_is_kept(tmp_path: Path, kind: str) -> None:
+    """Each attempt of these kinds commits, and the replay reads what was there before the first one."""
+    state = SmallTable(tmp_path, MAP, kind)
+    state.commit(0, ("a", 1))
+    before = state.table.version()
+    state.commit(1, ("a", 2))
+    state.commit(1, ("a", 3), known=True)
+    later = datetime.now(UTC) + timedelta(hours=30)
+    assert retention.bound(state.table, 1, unfinished=True, now=later) == retention.Bound(before, 31)
+    assert retention.bound(state.table, 1, unfinished=False, now=later).version == state.table.version()
+
+
 def test_a_retention_below_zero_is_refused(state: SmallState) -> None:
     with pytest.raises(TrideltaError, match="no retention"):
         compact(None, state.lake, FLOW, retention_hours=-1)
@@ -127,11 +147,140 @@ def test_a_slice_made_again_without_claims_lets_the_older_ones_log_go(tmp_path: 
     small.batch([("d1", "a", 1, 1)])
     small.replace("d1", [("d1", "a", 1, 2)], claims=("file-1",))
     pinned = small.table.version()
-    assert pinned in retention._remembered(small.table.history())
+    assert pinned in retention._remembered(small.table, small.table.version())
     small.replace("d1", [("d1", "a", 1, 3)], claims=())
-    assert pinned not in retention._remembered(small.table.history())
+    assert pinned not in retention._remembered(small.table, small.table.version())
     assert not any(small.table.commits.claims().values())
     small.replace("d1", [("d1", "a", 1, 3)], claims=("file-2",))
     pinned = small.table.version()
     small.reset()
-    assert pinned not in retention._remembered(small.table.history())
+    assert pinned not in retention._remembered(small.table, small.table.version())
+
+
+def test_a_table_that_holds_nothing_yet_is_compacted(state: SmallState) -> None:
+    assert compact(None, state.lake, FLOW, retention_hours=0).tables[0].log_files_removed == 0
+    assert state.scanned() == []
+
+
+@pytest.mark.parametrize("at", [168, 0])
+def test_claims_that_count_again_since_a_restore_outlive_the_cleanup(state: SmallState, at: int) -> None:
+    """The slice that a RESTORE has undone does not take the place of the one that counts."""
+    state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/E",))
+    state.replace("d2", [("d2", "a", 0, 1)], claims=("file:/F",))
+    retention.checkpoint(state.table)
+    good = state.table.version()
+    state.replace("d1", [("d1", "a", 0, 9)], claims=("file:/E",))
+    DeltaTable(str(state.table.path)).restore(good)
+    retention.checkpoint(state.table)
+    limit = retention.Bound(state.table.version() if at == 0 else good, at)
+    retention.clean_log(_fresh(state), limit)
+    assert _fresh(state).commits.claims() == {"d1": frozenset({"file:/E"}), "d2": frozenset({"file:/F"})}
+    assert _fresh(state).scan()["sum"].to_pylist() == [2]
+
+
+def test_claims_of_a_version_that_is_kept_outlive_the_cleanup(state: SmallState) -> None:
+    """A RESTORE may go back to it: then what was replaced since counts again."""
+    state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/E",))
+    state.batch([("d2", "a", 0, 1)])
+    state.batch([("d2", "a", 0, 1)])
+    retention.checkpoint(state.table)
+    good = state.table.version()
+    state.replace("d1", [("d1", "a", 0, 9)], claims=("file:/G",))
+    retention.clean_log(_fresh(state), retention.Bound(good, 168))
+    DeltaTable(str(state.table.path)).restore(good)
+    assert _fresh(state).commits.claims() == {"d1": frozenset({"file:/E"})}
+    assert _fresh(state).last_txid() == 1
+
+
+def test_the_last_batch_that_a_restore_has_left_is_remembered(state: SmallState) -> None:
+    for _ in range(3):
+        state.batch([("d", "a", 0, 1)])
+    compact(None, state.lake, FLOW)
+    good = state.table.version()
+    for _ in range(4):
+        state.batch([("d", "a", 0, 1)])
+    compact(None, state.lake, FLOW, open_generations=1)
+    DeltaTable(str(state.table.path)).restore(good)
+    for _ in range(3):
+        compact(None, Lake(state.lake.root), FLOW, retention_hours=0)
+        assert _fresh(state).last_txid() == 2
+        assert _fresh(state).commits.undone(1) == {3, 4, 5, 6}
+        assert _fresh(state).scan()["sum"].to_pylist() == [3]
+
+
+def test_that_a_restore_has_undone_all_batches_is_remembered(state: SmallState) -> None:
+    """Delta keeps the transaction ids of batches that are undone, so the ledger alone tells."""
+    state.replace("d", [("d", "a", 0, 1)], claims=("file:/E",))
+    compact(None, state.lake, FLOW)
+    good = state.table.version()
+    for _ in range(4):
+        state.batch([("d", "a", 0, 1)])
+    DeltaTable(str(state.table.path)).restore(good)
+    for n in range(3):
+        state.writer.replace_slice(*_slice(n))
+        compact(None, Lake(state.lake.root), FLOW, retention_hours=0)
+        assert _fresh(state).last_txid() is None
+        assert 3 in _fresh(state).commits.undone(1)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_batch_beside_the_vacuum_loses_no_version_from_the_bound_on(tmp_path: Path, batches: int) -> None:
+    """A MERGE behind the bound removes files of versions that stay readable."""
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    for txid in range(3):
+        state.commit(txid, ("a", txid), ("b", txid))
+    limit = retention.bound(state.table, 0, unfinished=False)
+    for txid in range(3, 3 + batches):
+        state.commit(txid, ("a", txid), ("b", txid))
+    last = state.table.version()
+    assert retention.vacuum(state.writer, limit, BatchRecord(kind=COMPACTION, flow=FLOW, epoch=1, txid=2)) > 0
+    fresh = Lake(tmp_path).state("counts")
+    for version in range(limit.version, last + 1):
+        assert sorted(fresh.scan(version=version)["n"].to_pylist()) == [version - 1] * 2
+    with pytest.raises(ReadPointError, match="too old"):
+        fresh.scan(version=limit.version - 1)
+
+
+def test_a_vacuum_passes_over_versions_that_no_checkpoint_reaches(tmp_path: Path) -> None:
+    """As a cleanup that was killed leaves them."""
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    for txid in range(4):
+        state.commit(txid, ("a", txid))
+    retention.checkpoint(state.table)
+    (state.table.path / "_delta_log" / f"{0:020d}.json").unlink()
+    fresh = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    record = BatchRecord(kind=COMPACTION, flow=FLOW, epoch=1, txid=3)
+    assert retention.vacuum(fresh.writer, retention.Bound(2, 0), record) == 3
+
+
+@pytest.mark.parametrize(("hours", "locked"), [(0.0, True), (168.0, False)])
+def test_without_a_retention_the_bound_is_set_between_two_batches(
+    state: SmallState, monkeypatch: pytest.MonkeyPatch, hours: float, locked: bool
+) -> None:
+    """A batch that came after the look at the checkpoint, and before that at the log, would lose what its replay reads."""
+    state.batch([("d", "a", 0, 1)])
+    checkpoint = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "sales"))
+    found = []
+
+    def unfinished(group: Checkpoint) -> bool:
+        try:
+            with Checkpoint(FLOW, group.folder).committing(0):
+                found.append(False)
+        except LockedError:
+            found.append(True)
+        return False
+
+    monkeypatch.setattr(compaction, "_unfinished", unfinished)
+    work = compaction._Compaction(None, state.lake, FLOW, Retention(state_hours=hours), [checkpoint])
+    assert work._bound(state.table, None).hours == hours
+    assert found == [locked]
+
+
+def _slice(n: int) -> tuple[pa.Table, BatchRecord]:
+    record = BatchRecord(kind=SLICE, flow=FLOW, epoch=1, slice="d", claims=(f"file:/{n}",))
+    return _arrow([("d", "a", 0, n)]), record
+
+
+def _fresh(state: SmallState) -> StateTable:
+    """Return the table as another process finds it."""
+    return Lake(state.lake.root).state(STATE)
