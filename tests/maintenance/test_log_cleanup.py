@@ -5,9 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipelines.errors import ReadPointError, TrideltaError
+from pipelines.execution.batch.quarantine import NAME
+from pipelines.execution.replays.counted import Replaced, replaced_since
+from pipelines.execution.replays.record import Record, Records
+from pipelines.execution.replays.selection import NUMBER, Lot
 from pipelines.maintenance import compact, retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
 from pipelines.state import writer
@@ -92,6 +97,43 @@ def test_an_unfinished_batch_keeps_the_version_before_it(state: SmallState) -> N
     assert retention.bound(state.table, 1, unfinished=False, now=later).version == state.table.version()
     found = retention.bound(state.table, 1, unfinished=True, now=later)
     assert (found.version, found.hours) == (batch - 1, 31)
+
+
+def test_a_replay_that_was_cut_off_keeps_what_it_asks_for(state: SmallState) -> None:
+    for i in range(3):
+        state.batch([("d", "a", 0, i)])
+    noted, before = state.table.version(), state.scanned()
+    records = Records(state.lake.quarantine_path(FLOW))
+    record = Record(1, "high", None, "2026-01-01", versions={"sales": noted, NAME: 0}, left_out={}, rows=0)
+    records.begin(record, Lot("high", None, pa.table({NUMBER: pa.array([], pa.int64())})))
+    state.batch([("d", "a", 0, 3)])
+    state.replace("d", [("d", "a", 0, 7)])
+    for i in range(3):
+        for j in range(6):
+            state.batch([("e", "a", 0, i * j)])
+        compact(None, state.lake, FLOW, retention_hours=0)
+    assert replaced_since(Lake(state.lake.root).state("sales"), noted) == Replaced(frozenset({"d"}))
+    assert state.scanned(version=noted) == before
+    records.finish(record, 0, {})
+    assert records.needed() == {}
+    compact(None, state.lake, FLOW, retention_hours=0)
+    assert replaced_since(Lake(state.lake.root).state("sales"), noted) is None
+
+
+def test_what_was_replaced_since_a_version(state: SmallState) -> None:
+    state.batch([("d", "a", 0, 1)])
+    first = state.table.version()
+    assert replaced_since(state.table, first) == Replaced()
+    state.replace("d", [("d", "a", 0, 2)])
+    assert replaced_since(state.table, first) == Replaced(frozenset({"d"}))
+    second = state.table.version()
+    state.reset()
+    reset = replaced_since(state.table, second)
+    assert reset == Replaced(whole=True)
+    assert reset is not None
+    assert "any" in reset
+    DeltaTable(str(state.table.path)).restore(second)
+    assert replaced_since(state.table, first) is None
 
 
 def test_a_retention_below_zero_is_refused(state: SmallState) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from pipelines.errors import BatchError, GateError, LockedError, TrideltaError
+from pipelines.errors import BatchError, GateError, LockedError, ReadPointError, TrideltaError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.quarantine import NAME, quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
@@ -28,6 +28,7 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
 from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
 from pipelines.execution.replays.selection import (
+    NUMBER,
     ROWS_AT_ONCE,
     Entry,
     Lot,
@@ -36,10 +37,13 @@ from pipelines.execution.replays.selection import (
     check_names,
     entry_of,
     instead,
+    keys_of,
     lots,
+    stored_rows,
 )
 from pipelines.execution.replays.work import Work, app_id
 from pipelines.graph import nodes
+from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
 
 UNLIKE = "the stored text no longer matches the flow's fields: they have changed since"
+UNDECIDED = "a replay of them was cut off, and the tables' logs no longer say what counts of it"
 
 
 class Replayer:
@@ -119,8 +124,10 @@ class Replayer:
         with self._named(lot):
             work = self._work(entry_of(self._topology, lot))
             rows, unlike = work.look(lot)
-            verdict = self._judge(work).judge(row for row in rows if row.number not in unlike)
-            left = {**dict.fromkeys(unlike, UNLIKE), **verdict.left}
+            judge = self._judge(work)
+            apart = {**dict.fromkeys(unlike, UNLIKE), **self._undecided(lot, judge)}
+            verdict = judge.judge(row for row in rows if row.number not in apart)
+            left = {**apart, **verdict.left}
             going = lot.only({row.number for row in rows} - set(left))
             if not going.rows.num_rows:
                 return self._report(lot, left=left)
@@ -141,18 +148,59 @@ class Replayer:
                     self._topology.name, lot.what, problem, "give the flow its former shape back"
                 ) from None
             work = self._work(entry)
+            since = {sink.name: replaced_since(sink.table, record.versions[sink.name]) for sink in work.sinks}
+            known = {name: replaced for name, replaced in since.items() if replaced is not None}
+            judged = replaced_since(self._writer.table, record.versions[NAME], work.group.name)
+            if judged is None or len(known) < len(since):
+                return self._given_up(record, lot, work)
             rows, unlike = work.look(lot)
             if unlike:
                 problem = f"replay {record.number} was cut off, and has to be finished first: {UNLIKE}"
                 raise ReplayError(self._topology.name, lot.what, problem, "give the flow its former fields back")
             counted = {}
-            for sink in work.sinks:
-                gone = replaced_since(sink.table, record.versions[sink.name])
-                fresh = {row.number for row in rows if gone is None or row.slice in gone}
-                counted[sink.name] = frozenset({*record.left_out.get(sink.name, ()), *fresh})
-            report = work.run(lot, record, counted)
+            for name, replaced in known.items():
+                fresh = {row.number for row in rows if row.slice in replaced}
+                counted[name] = frozenset({*record.left_out.get(name, ()), *fresh})
+            try:
+                report = work.run(lot, record, counted)
+            except ReadPointError:
+                # What a committed state held before is gone, and with it what would be refused of its rows.
+                return self._given_up(record, lot, work)
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, {})
+
+    def _given_up(self, record: Record, lot: Lot, work: Work) -> LotReport:
+        """Close a replay of which the tables no longer say what they have got since, so that others can go on.
+
+        What has committed nothing might as well not have been begun. Else its rows stay in quarantine: some states have got
+        them, and may have lost them since.
+        """
+        report = LotReport(lot.stage, lot.stream, {}, number=record.number)
+        if (self._writer.committed(app_id(self._topology.name, NAME)) or 0) >= record.number:
+            # All is done but its record: what was refused again is in quarantine, and not known from the rest.
+            report, why = replace(report, rows=by_rule(lot), landed=lot.rows.num_rows), None
+        elif any(work.is_committed(sink, record) for sink in work.sinks):
+            why = UNDECIDED
+            report = self._report(lot, report, dict.fromkeys(lot.rows[NUMBER].to_pylist(), why))
+        else:
+            why = None
+        self._records.finish(record, report.landed, {}, why)
+        return report
+
+    def _undecided(self, lot: Lot, judge: Counted) -> dict[int, str]:
+        """Return the rows that a replay was given up with, unless a backfill has judged them since."""
+        left: dict[int, str] = {}
+        for record in self._records.all():
+            if record.left is None or record.finished is None:
+                continue
+            held, given_up = stored_rows(self._records.rows(record)), datetime.fromisoformat(record.finished)
+            for number, slice_, key in zip(
+                lot.rows[NUMBER].to_pylist(), lot.rows[SLICE_COLUMN].to_pylist(), keys_of(lot.rows), strict=True
+            ):
+                if number not in left and held[key] > 0 and not judge.judged_since(slice_, given_up):
+                    held[key] -= 1
+                    left[number] = record.left
+        return left
 
     def _work(self, entry: Entry) -> Work:
         return Work(self._spark, self._lake, self._group(entry.spouts), entry, self._listeners)

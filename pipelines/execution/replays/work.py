@@ -36,9 +36,18 @@ from pipelines.execution.batch.quarantine import (
     refused_by_gate,
     refused_by_source,
 )
-from pipelines.execution.replays.counted import Row, is_poison, replaced_since
+from pipelines.execution.replays.counted import Replaced, Row, is_poison, replaced_since
 from pipelines.execution.replays.record import LotReport
-from pipelines.execution.replays.selection import NUMBER, STORED, Lot, ReplayError, completed, instead, stored_rows
+from pipelines.execution.replays.selection import (
+    NUMBER,
+    STORED,
+    Lot,
+    ReplayError,
+    completed,
+    instead,
+    keys_of,
+    stored_rows,
+)
 from pipelines.execution.report import StateCommit
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
@@ -49,6 +58,7 @@ from pipelines.spark.arrow_frame import arrow_frame, empty_frame
 from pipelines.state.kinds import MAP
 from pipelines.state.record import REPLAY, BatchRecord, generation
 from pipelines.state.schema import GEN, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
+from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -371,7 +381,7 @@ class Work:
         counted: Mapping[str, Numbers],
         begin: Callable[[], None] | None,
     ) -> list[StateCommit]:
-        todo = [sink for sink in sinks if (sink.writer.committed(self._app_id(sink.name)) or 0) < record.number]
+        todo = [sink for sink in sinks if not self.is_committed(sink, record)]
         parts: dict[Numbers, list[Sink]] = {}
         # Those that are committed are looked at too: what a gate refuses has to be known of all of them.
         for sink in sinks:
@@ -392,6 +402,10 @@ class Work:
             else:
                 done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
         return done
+
+    def is_committed(self, sink: Sink, record: Record) -> bool:
+        """Return whether a state has got a replay's rows, whatever became of them since."""
+        return (sink.writer.committed(self._app_id(sink.name)) or 0) >= record.number
 
     def _commit(self, sink: Sink, result: pa.Table, seconds: float, lot: Lot, record: Record) -> StateCommit:
         started, ready = time.monotonic(), prepared(result, sink.node)
@@ -427,10 +441,10 @@ class Work:
         refused = run.refused_again()
         origin = {row[NUMBER]: row for row in lot.rows.to_pylist()}
         latest = max(lot.rows[TXID].to_pylist())
-        fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
+        fresh = self._judged_since(record)
         kept = []
         for refused_row in refused.to_pylist():
-            if fresh is None or refused_row[SLICE_COLUMN] in fresh:
+            if refused_row[SLICE_COLUMN] in fresh:
                 continue  # a backfill, or a reset, has judged it since
             first: Mapping[str, Any] = origin.get(refused_row[REPLAYED], {})
             txid = first.get(TXID, latest)
@@ -440,6 +454,18 @@ class Work:
             kept.append(row)
         names = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
         return pa.Table.from_pylist(kept, schema=pa.schema({**names, REPLAYED: pa.int64()}))
+
+    def _judged_since(self, record: Record) -> Replaced:
+        """Return what backfills and resets have put into quarantine anew since the replay was written down.
+
+        Raises:
+            LateWriterError: the log no longer says.
+        """
+        fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
+        if fresh is None:
+            seen = f"its log no longer tells what came behind version {record.versions[NAME]}"
+            raise LateWriterError(self.group.quarantine.table.name, f"replay {record.number}", seen)
+        return fresh
 
     def _quarantine(self, lot: Lot, record: Record, again: pa.Table) -> None:
         """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay."""
@@ -451,7 +477,7 @@ class Work:
         seen = writer.table.version()
         held = completed(writer.table.stored(f"{TXID} BETWEEN {first} AND {last}"))
         gone, stays = stored_rows(lot.rows), []
-        for key in zip(*(held[name].to_pylist() for name in STORED if name != GEN), strict=True):
+        for key in keys_of(held):
             stays.append(gone[key] <= 0)
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
