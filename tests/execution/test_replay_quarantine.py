@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import GateError, PoisonBatchError, TrideltaError, UnknownStateError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.replays.record import LotReport, Records
 from pipelines.execution.replays.runner import UNDECIDED, look
 from pipelines.execution.replays.selection import ReplayError, Selection
@@ -21,6 +23,7 @@ from pipelines.execution.verify import verify
 from pipelines.maintenance import compact
 from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
+from pipelines.state.turns import LateWriterError
 from pipelines.trident import CombinerAggregator, Count, DeltaState, Sum, TridentTopology
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -297,6 +300,29 @@ def test_a_replay_killed_behind_a_map_outlives_compactions(
     shop.put(("d", 5, None))
     runtime.catch_up(flow(3))
     assert [lot.landed for lot in runtime.replay_quarantine(flow(9), Selection(first=4)).lots] == [1]
+
+
+@pytest.mark.parametrize("table", ["rows", "quarantine"])
+def test_a_replay_that_stood_still_while_another_host_backfilled_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.catch_up(shop.flow(3))
+    waiting = [table]
+
+    def stand_still(moment: str, state: str, txid: int) -> None:
+        if moment == "committing" and [state] == waiting:
+            waiting.clear()
+            with monkeypatch.context() as lost:  # its leases
+                for lock in ("rewriting", "committing"):
+                    lost.setattr(Checkpoint, lock, lambda *_: nullcontext())
+                Runtime(shop.spark, Lake(shop.lake.root)).backfill(shop.flow(9), ["d1"])
+
+    with pytest.raises(LateWriterError):
+        Runtime(shop.spark, shop.lake, listeners=[stand_still]).replay_quarantine(shop.flow(9))
+    assert shop.rows[("a", 7)] == 1
+    shop.runtime.replay_quarantine(shop.flow(9))
+    assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
 
 
 def test_rows_that_a_backfill_refused(shop: Shop) -> None:

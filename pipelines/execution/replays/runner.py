@@ -99,9 +99,11 @@ class Replayer:
             unfinished = self._records.unfinished()
             resumed = [self._told(self._finish(record)) for record in unfinished]
             reports, refusals = [], []
+            # Before the rows are read that the tables are asked about.
+            seen = self._versions()
             for lot in lots(self._writer.table, selection, self._topology):
                 try:
-                    reports.append(self._told(self._replay(lot)))
+                    reports.append(self._told(self._replay(lot, seen)))
                 except (ReplayError, GateError) as error:
                     refusals.append(error)
                     reports.append(self._told(refused_lot(lot, error)))
@@ -117,12 +119,21 @@ class Replayer:
 
     # --- a lot ------------------------------------------------------------------------------------------------------
 
-    def _replay(self, lot: Lot) -> LotReport:
+    def _versions(self) -> dict[str, int]:
+        """Return the version of each table: what counts rows behind it, and is no commit of ours, is another process's."""
+        states = [self._lake.written_by(node) for node in self._topology.persists]
+        found = {table.name: table.version() for table in states if table.exists()}
+        return {**found, NAME: self._writer.table.version()}
+
+    def _replay(self, lot: Lot, seen: dict[str, int]) -> LotReport:
         if lot.rows.num_rows > ROWS_AT_ONCE:
             problem = f"they are {lot.rows.num_rows:,}, more than the {ROWS_AT_ONCE:,} that are replayed at once"
             raise ReplayError(self._topology.name, lot.what, problem, "name fewer txids, or fewer reasons")
         with self._named(lot):
             work = self._work(entry_of(self._topology, lot))
+            for sink in work.sinks:
+                # The table of a state that was added comes into being with the work.
+                seen.setdefault(sink.name, sink.table.version())
             rows, unlike = work.look(lot)
             judge = self._judge(work)
             apart = {**dict.fromkeys(unlike, UNLIKE), **self._undecided(lot, judge)}
@@ -131,8 +142,8 @@ class Replayer:
             going = lot.only({row.number for row in rows} - set(left))
             if not going.rows.num_rows:
                 return self._report(lot, left=left)
-            record = self._record(self._next_number(work), going, work, verdict)
-            report = work.run(going, record, verdict.counted, begin=lambda: self._records.begin(record, going))
+            record = self._record(self._next_number(work), going, work, verdict, seen)
+            report = work.run(going, record, verdict.counted, seen, lambda: self._records.begin(record, going))
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
 
@@ -147,7 +158,7 @@ class Replayer:
                 raise ReplayError(
                     self._topology.name, lot.what, problem, "give the flow its former shape back"
                 ) from None
-            work = self._work(entry)
+            work, seen = self._work(entry), self._versions()
             since = {sink.name: replaced_since(sink.table, record.versions[sink.name]) for sink in work.sinks}
             known = {name: replaced for name, replaced in since.items() if replaced is not None}
             judged = replaced_since(self._writer.table, record.versions[NAME], work.group.name)
@@ -162,7 +173,7 @@ class Replayer:
                 fresh = {row.number for row in rows if row.slice in replaced}
                 counted[name] = frozenset({*record.left_out.get(name, ()), *fresh})
             try:
-                report = work.run(lot, record, counted)
+                report = work.run(lot, record, counted, seen)
             except ReadPointError:
                 # What a committed state held before is gone, and with it what would be refused of its rows.
                 return self._given_up(record, lot, work)
@@ -209,14 +220,13 @@ class Replayer:
         states = {sink.name: sink.table for sink in work.sinks}
         return Counted(self._writer.table, states, self._checkpoint(work.group.name), drops=work.entry.drops)
 
-    def _record(self, number: int, lot: Lot, work: Work, verdict: Verdict) -> Record:
-        versions = {sink.name: sink.table.version() for sink in work.sinks}
+    def _record(self, number: int, lot: Lot, work: Work, verdict: Verdict, seen: Mapping[str, int]) -> Record:
         return Record(
             number=number,
             stage=lot.stage,
             stream=lot.stream,
             started=datetime.now(UTC).isoformat(),
-            versions={**versions, NAME: self._writer.table.version()},
+            versions={name: seen[name] for name in (NAME, *(sink.name for sink in work.sinks))},
             left_out={name: sorted(numbers) for name, numbers in verdict.counted.items() if numbers},
             rows=lot.rows.num_rows,
         )

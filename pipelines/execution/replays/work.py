@@ -337,12 +337,18 @@ class Work:
     # --- committing -------------------------------------------------------------------------------------------------
 
     def run(
-        self, lot: Lot, record: Record, counted: Mapping[str, Numbers], begin: Callable[[], None] | None = None
+        self,
+        lot: Lot,
+        record: Record,
+        counted: Mapping[str, Numbers],
+        seen: dict[str, int],
+        begin: Callable[[], None] | None = None,
     ) -> LotReport:
         """Commit the rows into each state that does not count them, then what is refused again into quarantine.
 
         Args:
             counted: of each state the rows that it counts already.
+            seen: of each table (`quarantine` too) the version for which that was judged; moves on with each commit.
             begin: writes the replay down; called when all of the first states is computed and nothing committed.
 
         Raises:
@@ -353,12 +359,12 @@ class Work:
             for wave in self.group.waves:
                 sinks = [sink for sink in wave if sink in self.sinks]
                 if sinks:
-                    commits += self._wave(run, sinks, lot, record, counted, begin)
+                    commits += self._wave(run, sinks, lot, record, counted, seen, begin)
                     begin = None
             again = self._again(run, lot, record)
         finally:
             run.close()
-        self._quarantine(lot, record, again)
+        self._quarantine(lot, record, again, seen)
         everywhere = frozenset.intersection(*(counted.get(sink.name, frozenset()) for sink in self.sinks))
         numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere
         return LotReport(
@@ -379,6 +385,7 @@ class Work:
         lot: Lot,
         record: Record,
         counted: Mapping[str, Numbers],
+        seen: dict[str, int],
         begin: Callable[[], None] | None,
     ) -> list[StateCommit]:
         todo = [sink for sink in sinks if not self.is_committed(sink, record)]
@@ -398,7 +405,7 @@ class Work:
         for sink in sinks:
             if sink in todo:
                 rows, seconds = results[sink.name]
-                done.append(self._commit(sink, rows, seconds, lot, record))
+                done.append(self._commit(sink, rows, seconds, lot, record, seen))
             else:
                 done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
         return done
@@ -407,15 +414,20 @@ class Work:
         """Return whether a state has got a replay's rows, whatever became of them since."""
         return (sink.writer.committed(self._app_id(sink.name)) or 0) >= record.number
 
-    def _commit(self, sink: Sink, result: pa.Table, seconds: float, lot: Lot, record: Record) -> StateCommit:
+    def _commit(
+        self, sink: Sink, result: pa.Table, seconds: float, lot: Lot, record: Record, seen: dict[str, int]
+    ) -> StateCommit:
         started, ready = time.monotonic(), prepared(result, sink.node)
         rows = ready.rows
         said = self._said(sink.table, record, rows.num_rows, received=lot.rows.num_rows, digest=ready.hash)
         write = sink.writer.merge_arrow if sink.writer.declared.layout == MAP else sink.writer.append_replay
         # On a durable lake it is on the disk before quarantine gives the rows up.
         commits = Announced(self._listeners, self._lake)
-        version = commits.commit(
-            sink.name, record.number, sink.writer, lambda: write(rows, said, self._app_id(sink.name))
+        version = seen[sink.name] = commits.commit(
+            sink.name,
+            record.number,
+            sink.writer,
+            lambda: write(rows, said, self._app_id(sink.name), seen=seen[sink.name]),
         )
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
@@ -467,14 +479,13 @@ class Work:
             raise LateWriterError(self.group.quarantine.table.name, f"replay {record.number}", seen)
         return fresh
 
-    def _quarantine(self, lot: Lot, record: Record, again: pa.Table) -> None:
+    def _quarantine(self, lot: Lot, record: Record, again: pa.Table, seen: dict[str, int]) -> None:
         """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay."""
         writer, app_id = self.group.quarantine, self._app_id(NAME)
         if (writer.committed(app_id) or 0) >= record.number:
             return
         txids = lot.rows[TXID].to_pylist()
         first, last = min(txids), max(txids)
-        seen = writer.table.version()
         held = completed(writer.table.stored(f"{TXID} BETWEEN {first} AND {last}"))
         gone, stays = stored_rows(lot.rows), []
         for key in keys_of(held):
@@ -482,8 +493,8 @@ class Work:
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, record, rows.num_rows, received=lot.rows.num_rows)
-        Announced(self._listeners).commit(
-            NAME, record.number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen)
+        seen[NAME] = Announced(self._listeners).commit(
+            NAME, record.number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen[NAME])
         )
 
     def _app_id(self, table: str) -> str:
