@@ -19,6 +19,7 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.replays.record import LotReport, Records
 from pipelines.execution.replays.runner import UNDECIDED, look
 from pipelines.execution.replays.selection import ReplayError, Selection
+from pipelines.execution.replays.work import REFUSED_SINCE
 from pipelines.execution.verify import verify
 from pipelines.maintenance import compact
 from pipelines.quality import drop, fail
@@ -322,6 +323,18 @@ def test_a_replay_that_stood_still_while_another_host_backfilled_is_refused(
         Runtime(shop.spark, shop.lake, listeners=[stand_still]).replay_quarantine(shop.flow(9))
     assert shop.rows[("a", 7)] == 1
     shop.runtime.replay_quarantine(shop.flow(9))
+    assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
+
+
+def test_a_row_that_a_backfill_refuses_anew_before_its_replay_is_finished_stays(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.backfill(shop.flow(3), ["d1", "d2"])
+    cut_off(shop, shop.flow(9), "committed", "rows")
+    shop.runtime.backfill(shop.flow(3), ["d1"])
+    (finished,) = shop.replay(shop.flow(9), reasons=("nothing",))
+    assert (finished.landed, finished.counted, dict(finished.left)) == (1, 0, {REFUSED_SINCE: 1})
+    assert (shop.rows, shop.refused) == (Counter({("b", 8): 1}), [("high", "most", 7)])
+    assert [lot.landed for lot in shop.replay(shop.flow(9))] == [1]
     assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
 
 

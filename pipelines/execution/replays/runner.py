@@ -178,7 +178,7 @@ class Replayer:
                 # What a committed state held before is gone, and with it what would be refused of its rows.
                 return self._given_up(record, lot, work)
             self._records.finish(record, report.landed, report.refused)
-            return self._report(lot, report, {})
+            return self._report(lot, report)
 
     def _given_up(self, record: Record, lot: Lot, work: Work) -> LotReport:
         """Close a replay of which the tables no longer say what they have got since, so that others can go on.
@@ -239,10 +239,11 @@ class Replayer:
         return max(known) + 1
 
     def _report(self, lot: Lot, done: LotReport | None = None, left: Mapping[int, str] | None = None) -> LotReport:
+        done = done or LotReport(lot.stage, lot.stream, {})
         return replace(
-            done or LotReport(lot.stage, lot.stream, {}),
+            done,
             rows=by_rule(lot),
-            left=dict(Counter((left or {}).values())),
+            left={**done.left, **Counter((left or {}).values())},
             hint=instead(self._topology) if left else "",
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -255,6 +255,7 @@ def _readable(kind: DataType) -> bool:
 
 
 Numbers = frozenset[int]
+REFUSED_SINCE = "a backfill has refused them anew since"
 
 
 class Work:
@@ -361,12 +362,14 @@ class Work:
                 if sinks:
                     commits += self._wave(run, sinks, lot, record, counted, seen, begin)
                     begin = None
-            again = self._again(run, lot, record)
+            fresh = self._judged_since(record)
+            again = self._again(run, lot, fresh)
         finally:
             run.close()
-        self._quarantine(lot, record, again, seen)
-        everywhere = frozenset.intersection(*(counted.get(sink.name, frozenset()) for sink in self.sinks))
-        numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere
+        self._quarantine(lot, record, again, fresh, seen)
+        anew = self._refused_anew(lot, fresh)
+        everywhere = frozenset.intersection(*(counted.get(sink.name, frozenset()) for sink in self.sinks)) - anew
+        numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere - anew
         return LotReport(
             stage=lot.stage,
             stream=lot.stream,
@@ -375,6 +378,7 @@ class Work:
             landed=len(numbers - set(again[REPLAYED].to_pylist())),
             counted=len(everywhere),
             refused=dict(Counter(again["rule"].to_pylist())) if again.num_rows else {},
+            left={REFUSED_SINCE: len(anew)} if anew else {},
             commits=tuple(commits),
         )
 
@@ -448,12 +452,11 @@ class Work:
 
     # --- quarantine -------------------------------------------------------------------------------------------------
 
-    def _again(self, run: ReplayRun, lot: Lot, record: Record) -> pa.Table:
+    def _again(self, run: ReplayRun, lot: Lot, fresh: Replaced) -> pa.Table:
         """Return what is refused again, as it will be stored, with `_replayed`: each row with the batch that refused it first."""
         refused = run.refused_again()
         origin = {row[NUMBER]: row for row in lot.rows.to_pylist()}
         latest = max(lot.rows[TXID].to_pylist())
-        fresh = self._judged_since(record)
         kept = []
         for refused_row in refused.to_pylist():
             if refused_row[SLICE_COLUMN] in fresh:
@@ -479,15 +482,35 @@ class Work:
             raise LateWriterError(self.group.quarantine.table.name, f"replay {record.number}", seen)
         return fresh
 
-    def _quarantine(self, lot: Lot, record: Record, again: pa.Table, seen: dict[str, int]) -> None:
-        """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay."""
+    def _refused_anew(self, lot: Lot, fresh: Replaced) -> Numbers:
+        """Return the rows that a backfill has put into quarantine once more."""
+        if not fresh.slices.intersection(lot.rows[SLICE_COLUMN].to_pylist()):
+            return frozenset()
+
+        def places(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+            return zip(*(rows[name].to_pylist() for name in ("stage", "row", SLICE_COLUMN)), strict=True)
+
+        held = Counter(places(completed(self.group.quarantine.table.stored(f"{TXID} = -1"))))
+        anew = set()
+        for number, place in zip(lot.rows[NUMBER].to_pylist(), places(lot.rows), strict=True):
+            if place[-1] in fresh.slices and held[place] > 0:
+                held[place] -= 1
+                anew.add(number)
+        return frozenset(anew)
+
+    def _quarantine(self, lot: Lot, record: Record, again: pa.Table, fresh: Replaced, seen: dict[str, int]) -> None:
+        """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay.
+
+        So do those of slices that quarantine has got anew: a backfill has refused them, though they look like ours.
+        """
         writer, app_id = self.group.quarantine, self._app_id(NAME)
         if (writer.committed(app_id) or 0) >= record.number:
             return
         txids = lot.rows[TXID].to_pylist()
         first, last = min(txids), max(txids)
         held = completed(writer.table.stored(f"{TXID} BETWEEN {first} AND {last}"))
-        gone, stays = stored_rows(lot.rows), []
+        ours = pa.array([slice_ not in fresh for slice_ in lot.rows[SLICE_COLUMN].to_pylist()], pa.bool_())
+        gone, stays = stored_rows(lot.rows.filter(ours)), []
         for key in keys_of(held):
             stays.append(gone[key] <= 0)
             gone[key] -= 1
