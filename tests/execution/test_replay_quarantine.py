@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -25,6 +26,7 @@ from pipelines.maintenance import compact
 from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
 from pipelines.state.turns import LateWriterError
+from pipelines.state.writer import StateWriter
 from pipelines.trident import CombinerAggregator, Count, DeltaState, Sum, TridentTopology
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -351,28 +353,72 @@ def test_rows_that_a_backfill_refused(shop: Shop) -> None:
     assert shop.rows == Counter({("a", 7): 1, ("b", 8): 1})
 
 
+def failing(shop: Shop, most: int, *, fails: int) -> TridentTopology:
+    """A flow whose second gate refuses a slice, or a batch, with a row below `fails`."""
+    topology = TridentTopology("shop")
+    stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA), slice_by="day")
+    stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+    stream = stream.gate(fail("column_values_to_be_between", column="n", min_value=fails), name="low")
+    stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
+    stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+    return topology
+
+
 def test_a_slice_whose_quarantine_was_replaced_and_its_states_were_not(shop: Shop) -> None:
     """The states still hold a row that the quarantine has too: nothing tells them apart."""
     shop.put(("a", 7, "d1"), ("a", 1, "d1"))
-    shop.runtime.catch_up(shop.flow(9))
+    shop.runtime.catch_up(failing(shop, 9, fails=0))
 
-    def flow(most: int, fails: int) -> TridentTopology:
-        topology = TridentTopology("shop")
-        stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA), slice_by="day")
-        stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
-        stream = stream.gate(fail("column_values_to_be_between", column="n", min_value=fails), name="low")
-        stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
-        stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
-        return topology
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "quarantine"):
+            raise _Killed
 
-    assert shop.runtime.backfill(flow(3, fails=2), ["d1"]).failed
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[kill]).backfill(failing(shop, 3, fails=0), ["d1"])
     assert (shop.refused, shop.rows) == ([("high", "most", 7)], Counter({("a", 7): 1, ("a", 1): 1}))
-    (lot,) = shop.replay(flow(9, fails=0))
+    (lot,) = shop.replay(failing(shop, 9, fails=0))
     assert (lot.number, list(lot.left)) == (
         None, ['the backfill that refused it did not replace slice "d1" of state "rows"'],
     )  # fmt: skip
-    shop.runtime.backfill(flow(9, fails=0), ["d1"])
+    shop.runtime.backfill(failing(shop, 9, fails=0), ["d1"])
     assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
+
+
+def test_a_slice_that_a_gate_refuses_keeps_its_quarantine(shop: Shop) -> None:
+    """What it holds goes with what the states hold: a row that passes now is in none of them."""
+    shop.put(("a", 7, "d1"), ("a", 1, "d1"), ("a", 8, "d2"))
+    shop.runtime.catch_up(failing(shop, 3, fails=0))
+    report = shop.runtime.backfill(failing(shop, 7, fails=2), ["d1", "d2"])
+    assert [(one.slice, one.quarantined, one.error is None) for one in report.slices] == [
+        ("d1", 0, False), ("d2", 1, True),
+    ]  # fmt: skip
+    assert (shop.refused, shop.rows) == ([("high", "most", 7), ("high", "most", 8)], Counter({("a", 1): 1}))
+    shop.replay(failing(shop, 9, fails=0))
+    assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1, ("a", 8): 1}))
+
+
+def test_a_reset_that_is_killed_leaves_no_row_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.put(("a", 7, "d1"), ("a", 1, "d1"))
+    shop.runtime.catch_up(failing(shop, 3, fails=0))
+    reset, resets = StateWriter.reset, 0
+    for kill_at in range(3):
+        shutil.rmtree(shop.lake.checkpoint_path("shop", "sales"))
+        left = kill_at
+
+        def killed(writer: StateWriter, *given: Any, **more: Any) -> int:
+            nonlocal left, resets
+            if left == 0:
+                raise _Killed
+            left, resets = left - 1, resets + 1
+            return reset(writer, *given, **more)
+
+        with monkeypatch.context() as life:
+            life.setattr(StateWriter, "reset", killed)
+            with pytest.raises(_Killed):
+                shop.runtime.catch_up(failing(shop, 3, fails=0), on_fresh_checkpoint="reset")
+        shop.runtime.catch_up(failing(shop, 3, fails=0), on_fresh_checkpoint="reset")
+        assert (shop.refused, shop.rows) == ([("high", "most", 7)], Counter({("a", 1): 1}))
+    assert resets == 3
 
 
 def test_records_of_the_source(shop: Shop) -> None:

@@ -429,7 +429,10 @@ class Model:
         streamed = {sink.name: group.streamed(sink) for sink in self.sinks(group)}
         last = self.quarantined.get((group.name, group.epoch), group.first - 1)
         judged = frozenset(name for names in group.planned[: last - group.first + 1] for name in names)
+        all_behind = all(sink.at == BEHIND for sink in self.sinks(group))
         for slice_ in [NO_SLICE, *slices]:
+            if all_behind and self.fails([row for _, row in good if row.day == slice_], group):
+                continue
             found = self.refusals(group, rows, BACKFILLED)
             mine = [(name, one) for name, one in found if one.slice == slice_]
             held = [one for one in self.refused if (one.group, one.slice) == (group.name, slice_)]

@@ -364,6 +364,13 @@ class BoundedRunner:
             error="; ".join(blocked.values()) or None,
         )
 
+    def _stays(self, blocked: dict[int, str]) -> bool:
+        """Return whether a slice stays in every state as it was: so do its refused rows, for what passes now is in none.
+
+        Where a state stands before the gate that refuses the slice, quarantine goes with that state.
+        """
+        return bool(blocked) and all(self._is_behind(sink, blocked) for sink in self._group.sinks)
+
     def _is_behind(self, sink: Sink, blocked: dict[int, str]) -> bool:
         ancestors = self._group.topology.graph.ancestors(sink.node.id)
         return any(isinstance(node, nodes.GateNode) and node.id in blocked for node in ancestors)
@@ -431,6 +438,8 @@ class BoundedRunner:
         writer = self._group.quarantine
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
+            if self._stays(work.run.refused_slices.get(slice_, {})):
+                continue
             rows = work.refused.get(slice_)
             if writer.table.exists() or rows is not None:
                 writer.prepare(table_columns())
