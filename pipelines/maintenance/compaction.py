@@ -15,10 +15,12 @@ from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
 from pipelines.errors import TrideltaError
+from pipelines.execution.batch.quarantine import NAME
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
+from pipelines.execution.replays.record import Records
 from pipelines.maintenance import channels, refused, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, fold_arrow, fold_spark, merge
 from pipelines.maintenance.housekeeping_report import Retention
@@ -179,7 +181,9 @@ class _Compaction:
         started = time.monotonic()
         writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
         version = table.version()
-        needed = self._let_go(table, done)
+        # What a reader of a channel needs, or a replay that was cut off.
+        needs = [self._let_go(table, done), self._needed_by_replays(table)]
+        needed = min((version for version in needs if version is not None), default=None)
         self._rewrite(writer, done)
         self._remember_removed(writer)
         limit = self._bound(table, needed)
@@ -216,6 +220,10 @@ class _Compaction:
                 locks.enter_context(self._between_batches())
             unfinished = any(map(_unfinished, self.groups))
             return retention.bound(table, self.kept.state_hours, unfinished=unfinished, needed=needed)
+
+    def _needed_by_replays(self, table: StateTable) -> int | None:
+        quarantine = self.lake.quarantine_path(self.flow)
+        return Records(quarantine).needed().get(NAME if table.path == quarantine else table.name)
 
     def _let_go(self, table: StateTable, done: _Done) -> int | None:
         """Delete what has stayed long enough: of a channel what all readers have had, of the quarantine what is old.

@@ -206,8 +206,13 @@ class StateTable:
         """
         return self._frame(spark, self._reader(self._at(None, version, None), txid))
 
-    def view(self, version: int | None = None, *, before: int | None = None) -> TableView:
-        """Return the state as a map, for functions; it travels to Spark's workers. See `StateView.open`."""
+    def view(self, version: int | None = None, *, txid: int | None = None, before: int | None = None) -> TableView:
+        """Return the state as a map, for functions; it travels to Spark's workers. See `StateView.open`.
+
+        Raises:
+            ReadPointError: there is no such read point.
+        """
+        version = self._point(txid, version, None)
         return StateView.open(self.path, self.version() if version is None else version, before=before)
 
     def _frame(self, spark: SparkSession, reader: Reader) -> DataFrame:
@@ -219,6 +224,15 @@ class StateTable:
     # --- read points ------------------------------------------------------------------------------------------------
 
     def _at(self, txid: int | None, version: int | None, timestamp: datetime | None) -> Snapshot:
+        version = self._point(txid, version, timestamp)
+        return self._snapshot(self._latest()) if version is None else self._pinned(version)
+
+    def _point(self, txid: int | None, version: int | None, timestamp: datetime | None) -> int | None:
+        """Return the version of a read point, None for the last one.
+
+        Raises:
+            ReadPointError: it is none, or its files may be gone.
+        """
         asked = [
             name
             for name, point in (("txid", txid), ("version", version), ("timestamp", timestamp))
@@ -231,12 +245,12 @@ class StateTable:
         if timestamp is not None:
             version = self._version_at(timestamp)
         if version is None:
-            return self._snapshot(self._latest())
+            return None
         shown = next(
             (f"{name} {point}" for name, point in (("txid", txid), ("time", timestamp)) if point is not None), None
         )
         self._history.check_kept(version, shown or f"version {version}")
-        return self._pinned(version)
+        return version
 
     def _version_at(self, timestamp: datetime) -> int:
         shown = timestamp.isoformat()

@@ -325,16 +325,23 @@ class StateWriter(TableKeeper):
         tries = _TRIES if among else 1
         return self._write(lambda table: self._complete(table, rows, -1, record.txid), record, judge, where, tries)
 
-    def append_replay(self, rows: pa.Table, record: BatchRecord, app_id: str) -> int:
+    def append_replay(self, rows: pa.Table, record: BatchRecord, app_id: str, *, seen: int | None) -> int:
         """Append what replayed rows have become, in one commit beside the batches and slices. Returns the table version.
 
         The rows are of no batch: their `_txid` is below -1 and names the replay. They lie in the generation of the last
         batch, which no roll-up covers.
+
+        Args:
+            seen: the version of the table for which it was judged that it does not count the rows.
         """
         assert record.replay is not None
-        txid, since = replay_txid(record.replay), max(record.txid, 0)
-        judge = self._judge(record, app_id)
-        return self._write(lambda table: self._complete(table, rows, txid, since), record, judge)
+        txid, judge = replay_txid(record.replay), self._judge(record, app_id, seen=seen)
+
+        def whole(table: DeltaTable) -> pa.Table:
+            # Asked for behind the judging: a batch that comes later is a conflict.
+            return self._complete(table, rows, txid, self.table.last_txid() or 0)
+
+        return self._write(whole, record, judge)
 
     def replace_refused(
         self, rows: pa.Table, record: BatchRecord, app_id: str, txids: tuple[int, int], seen: int | None = None

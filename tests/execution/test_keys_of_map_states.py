@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.sources import FixedBatches
-from pipelines.trident import CombinerAggregator, DeltaState, ReducerAggregator, Sum, TridentTopology
+from pipelines.execution.runners.bounded import SliceOfMapError
+from pipelines.sources import FixedBatches, JsonFiles
+from pipelines.trident import CombinerAggregator, Count, DeltaState, ReducerAggregator, Sum, TridentTopology
 
 BATCHES: list[list[tuple[Any, ...]]] = [
     [("d2", None, 8), ("d1", "b", 8), ("d3", None, None), ("d1", "b", 1), ("d2", "b", 1)],
@@ -31,6 +33,47 @@ class OwnSum(CombinerAggregator):
 
 def added(total: int, v: int | None) -> int:
     return total + (v or 0)
+
+
+@pytest.mark.slow
+def test_a_backfill_that_is_killed_behind_a_map_is_made_whole_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"
+    folder.mkdir()
+
+    def put(day: str, v: int) -> None:
+        (folder / f"{len(list(folder.iterdir()))}.json").write_text(json.dumps({"day": day, "k": "a", "v": v}))
+
+    def flow() -> TridentTopology:
+        topology = TridentTopology("keys")
+        rows = topology.new_stream("rows", JsonFiles(folder, "day string, k string, v bigint"), slice_by="day")
+        rows.group_by("k").persistent_aggregate(DeltaState("sums"), "v", OwnSum(), "s")
+        rows.group_by("k").persistent_aggregate(DeltaState("counts"), Count(), "n")
+        return topology
+
+    def held() -> tuple[int, int]:
+        return lake.state("sums").scan()["s"][0].as_py(), lake.state("counts").get([{"k": "a"}])[0]["n"]
+
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "sums"):
+            raise KeyboardInterrupt
+
+    put("d1", 1)
+    put("d2", 10)
+    runtime = Runtime(spark, lake)
+    with pytest.raises(KeyboardInterrupt):
+        Runtime(spark, lake, listeners=[kill]).backfill(flow(), ["d1"])
+    (report,) = runtime.backfill(flow(), ["d1"]).slices
+    assert {one.state: one.replayed for one in report.commits} == {"sums": True, "counts": False}
+    assert held() == (1, 1)
+    with pytest.raises(SliceOfMapError, match="in there already"):
+        runtime.backfill(flow(), ["d1"])
+    # A map takes no further file of the slice; the others wait for a fresh start.
+    with pytest.raises(KeyboardInterrupt):
+        Runtime(spark, lake, listeners=[kill]).backfill(flow(), ["d2"])
+    put("d2", 100)
+    with pytest.raises(SliceOfMapError, match="of other files"):
+        runtime.backfill(flow(), ["d2"])
+    assert held() == (11, 1)
 
 
 @pytest.mark.slow

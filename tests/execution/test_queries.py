@@ -12,10 +12,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import BatchError, SourceSchemaError
-from pipelines.execution.runners.queries import QueryRunner
+from pipelines.errors import BatchError, ReadPointError, SourceSchemaError
+from pipelines.execution.runners.queries import QueryRunner, _SparkContext, _Views
+from pipelines.maintenance import compact
 from pipelines.sources import FixedBatches
 from pipelines.trident import Count, DeltaState, MapGet, Split, Sum, TridentTopology, row_function
+from tests.maintenance.small_state import FLOW, SmallState
 
 SENTENCES = [[("hello the man said",), ("the",)], [("the man on the moon",), ("where are you",)]]
 
@@ -77,6 +79,30 @@ def test_a_query_by_key_needs_no_spark(runtime: Runtime) -> None:
     assert jobs(runtime.spark) == before
     runner = QueryRunner(runtime.lake, topology(), "words", no_spark)
     assert runner.ask([("the man",)]) == [{"sum": 6}]
+
+
+def test_one_version_of_a_state_per_request(tmp_path: Path) -> None:
+    state = SmallState(tmp_path)
+    state.batch([("d", "a", 0, 1)])
+    spark, plain = _SparkContext(state.lake, None, None), _Views(state.lake, topology(), None)
+    first, view = spark.state("sales"), plain("sales")
+    state.batch([("d", "a", 0, 2)])
+    assert spark.state("sales") == first == (first[0], state.table.version() - 1)
+    assert plain("sales") is view
+    assert _SparkContext(state.lake, None, None).state("sales")[1] == state.table.version()
+
+
+def test_a_batch_that_is_too_old_is_refused(tmp_path: Path) -> None:
+    state = SmallState(tmp_path)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+    compact(None, state.lake, FLOW, retention_hours=0)
+    with pytest.raises(ReadPointError, match="too old"):
+        state.table.scan(txid=0)
+    with pytest.raises(ReadPointError, match="txid 0: it is too old"):
+        _Views(Lake(tmp_path), topology(), 0)("sales")
+    with pytest.raises(ReadPointError, match="too old"):
+        state.table.view(1)
 
 
 def test_as_of_a_past_batch(runtime: Runtime) -> None:

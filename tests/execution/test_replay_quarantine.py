@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,18 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import GateError, PoisonBatchError, TrideltaError, UnknownStateError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.replays.record import LotReport, Records
-from pipelines.execution.replays.runner import look
+from pipelines.execution.replays.runner import UNDECIDED, look
 from pipelines.execution.replays.selection import ReplayError, Selection
+from pipelines.execution.replays.work import REFUSED_SINCE
 from pipelines.execution.verify import verify
 from pipelines.maintenance import compact
 from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
-from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+from pipelines.state.turns import LateWriterError
+from pipelines.state.writer import StateWriter
+from pipelines.trident import CombinerAggregator, Count, DeltaState, Sum, TridentTopology
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -181,6 +187,159 @@ def test_a_backfill_between_a_kill_and_its_end_counts_once(shop: Shop) -> None:
     assert shop.refused == []
 
 
+def cut_off(shop: Shop, topology: TridentTopology, *point: str) -> None:
+    """A replay that is killed at a point."""
+
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == point:
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[kill]).replay_quarantine(topology)
+
+
+def go_on(shop: Shop, topology: TridentTopology) -> None:
+    """Batches and compactions that keep nothing longer than they must."""
+    for _ in range(3):
+        shop.put(("c", 1, "d3"))
+        shop.runtime.catch_up(topology)
+        compact(shop.spark, Lake(shop.lake.root), "shop", retention_hours=0)
+
+
+KEPT_OR_NOT = pytest.mark.parametrize("kept", [True, False], ids=["log kept", "log cleaned"])
+"""Compactions of earlier releases cleaned the log past a replay that was cut off; so does a RESTORE, in a way."""
+
+
+def without_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Records, "needed", lambda records: {}, raising=False)
+
+
+@KEPT_OR_NOT
+def test_a_replay_killed_before_its_first_commit_outlives_compactions(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.catch_up(shop.flow(3))
+    cut_off(shop, shop.flow(9), "committing", "rows")
+    if not kept:
+        without_log(monkeypatch)
+    go_on(shop, shop.flow(3))
+    report = Runtime(shop.spark, Lake(shop.lake.root)).replay_quarantine(shop.flow(9))
+    assert [(lot.number, lot.landed) for lot in report.lots] == ([(1, 2)] if kept else [(1, 0), (2, 2)])
+    assert shop.rows == Counter({("a", 7): 1, ("b", 8): 1, ("c", 1): 3})
+    assert shop.refused == []
+
+
+@KEPT_OR_NOT
+def test_a_replay_killed_behind_its_states_outlives_compactions(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.catch_up(shop.flow(3))
+    cut_off(shop, shop.flow(7), "committed", "by_k")
+    if not kept:
+        without_log(monkeypatch)
+    go_on(shop, shop.flow(3))
+    runtime = Runtime(shop.spark, Lake(shop.lake.root))
+    landed = Counter({("a", 7): 1, ("c", 1): 3})
+    if kept:
+        (first, _) = runtime.replay_quarantine(shop.flow(7)).lots
+        assert (first.landed, first.refused) == (1, {"most": 1})
+        assert (shop.rows, shop.refused) == (landed, [("high", "most", 8)])
+        return
+    for _ in range(2):
+        *_, lot = runtime.replay_quarantine(shop.flow(9)).lots
+        assert dict(lot.left) == {UNDECIDED: 2}
+        assert (shop.rows, len(shop.refused)) == (landed, 2)
+    # A backfill decides it, and what it refuses anew may be replayed.
+    runtime.backfill(shop.flow(7), ["d1", "d2"])
+    assert (shop.rows, shop.refused) == (landed, [("high", "most", 8)])
+    assert [lot.landed for lot in runtime.replay_quarantine(shop.flow(9)).lots] == [1]
+    assert shop.rows == landed + Counter({("b", 8): 1})
+
+
+class OwnSum(CombinerAggregator):
+    """In Python, so its state is a map."""
+
+    def init(self, n: int) -> int:
+        return n
+
+    def combine(self, left: int, right: int) -> int:
+        return left + right
+
+    def zero(self) -> int:
+        return 0
+
+
+@KEPT_OR_NOT
+def test_a_replay_killed_behind_a_map_outlives_compactions(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """What the map held before is asked for again, to know what is refused behind it."""
+
+    def flow(most: int) -> TridentTopology:
+        topology = TridentTopology("shop")
+        stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1))
+        stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+        stream.group_by("k").persistent_aggregate(DeltaState("totals"), "n", OwnSum(returns="bigint"), "total")
+        stream.partition_persist(DeltaState("rows"), ["k", "n"])
+        return topology
+
+    shop.put(("a", 7, None), ("b", 8, None), ("a", 1, None))
+    shop.runtime.catch_up(flow(3))
+    cut_off(shop, flow(9), "committed", "totals")
+    if not kept:
+        # The commits are known, what lies before them is not.
+        without_log(monkeypatch)
+        monkeypatch.setattr("pipelines.maintenance.retention.clean_log", lambda *_: 0)
+    go_on(shop, flow(3))
+    runtime = Runtime(shop.spark, Lake(shop.lake.root))
+    lot = runtime.replay_quarantine(flow(9)).lots[0]
+    assert dict(lot.left) == ({} if kept else {UNDECIDED: 2})
+    assert {row["k"]: row["total"] for row in shop.lake.state("totals").scan().to_pylist()} == {"a": 8, "b": 8, "c": 3}
+    assert shop.lake.state("rows").count() == (6 if kept else 4)
+    assert len(shop.refused) == (0 if kept else 2)
+    # Others go on.
+    shop.put(("d", 5, None))
+    runtime.catch_up(flow(3))
+    assert [lot.landed for lot in runtime.replay_quarantine(flow(9), Selection(first=4)).lots] == [1]
+
+
+@pytest.mark.parametrize("table", ["rows", "quarantine"])
+def test_a_replay_that_stood_still_while_another_host_backfilled_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.catch_up(shop.flow(3))
+    waiting = [table]
+
+    def stand_still(moment: str, state: str, txid: int) -> None:
+        if moment == "committing" and [state] == waiting:
+            waiting.clear()
+            with monkeypatch.context() as lost:  # its leases
+                for lock in ("rewriting", "committing"):
+                    lost.setattr(Checkpoint, lock, lambda *_: nullcontext())
+                Runtime(shop.spark, Lake(shop.lake.root)).backfill(shop.flow(9), ["d1"])
+
+    with pytest.raises(LateWriterError):
+        Runtime(shop.spark, shop.lake, listeners=[stand_still]).replay_quarantine(shop.flow(9))
+    assert shop.rows[("a", 7)] == 1
+    shop.runtime.replay_quarantine(shop.flow(9))
+    assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
+
+
+def test_a_row_that_a_backfill_refuses_anew_before_its_replay_is_finished_stays(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.backfill(shop.flow(3), ["d1", "d2"])
+    cut_off(shop, shop.flow(9), "committed", "rows")
+    shop.runtime.backfill(shop.flow(3), ["d1"])
+    (finished,) = shop.replay(shop.flow(9), reasons=("nothing",))
+    assert (finished.landed, finished.counted, dict(finished.left)) == (1, 0, {REFUSED_SINCE: 1})
+    assert (shop.rows, shop.refused) == (Counter({("b", 8): 1}), [("high", "most", 7)])
+    assert [lot.landed for lot in shop.replay(shop.flow(9))] == [1]
+    assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
+
+
 def test_rows_that_a_backfill_refused(shop: Shop) -> None:
     shop.put(("a", 7, "d1"), ("b", 8, "d2"))
     shop.runtime.backfill(shop.flow(3), ["d1", "d2"])
@@ -194,28 +353,72 @@ def test_rows_that_a_backfill_refused(shop: Shop) -> None:
     assert shop.rows == Counter({("a", 7): 1, ("b", 8): 1})
 
 
+def failing(shop: Shop, most: int, *, fails: int) -> TridentTopology:
+    """A flow whose second gate refuses a slice, or a batch, with a row below `fails`."""
+    topology = TridentTopology("shop")
+    stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA), slice_by="day")
+    stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+    stream = stream.gate(fail("column_values_to_be_between", column="n", min_value=fails), name="low")
+    stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
+    stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+    return topology
+
+
 def test_a_slice_whose_quarantine_was_replaced_and_its_states_were_not(shop: Shop) -> None:
     """The states still hold a row that the quarantine has too: nothing tells them apart."""
     shop.put(("a", 7, "d1"), ("a", 1, "d1"))
-    shop.runtime.catch_up(shop.flow(9))
+    shop.runtime.catch_up(failing(shop, 9, fails=0))
 
-    def flow(most: int, fails: int) -> TridentTopology:
-        topology = TridentTopology("shop")
-        stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA), slice_by="day")
-        stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
-        stream = stream.gate(fail("column_values_to_be_between", column="n", min_value=fails), name="low")
-        stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
-        stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
-        return topology
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "quarantine"):
+            raise _Killed
 
-    assert shop.runtime.backfill(flow(3, fails=2), ["d1"]).failed
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[kill]).backfill(failing(shop, 3, fails=0), ["d1"])
     assert (shop.refused, shop.rows) == ([("high", "most", 7)], Counter({("a", 7): 1, ("a", 1): 1}))
-    (lot,) = shop.replay(flow(9, fails=0))
+    (lot,) = shop.replay(failing(shop, 9, fails=0))
     assert (lot.number, list(lot.left)) == (
         None, ['the backfill that refused it did not replace slice "d1" of state "rows"'],
     )  # fmt: skip
-    shop.runtime.backfill(flow(9, fails=0), ["d1"])
+    shop.runtime.backfill(failing(shop, 9, fails=0), ["d1"])
     assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
+
+
+def test_a_slice_that_a_gate_refuses_keeps_its_quarantine(shop: Shop) -> None:
+    """What it holds goes with what the states hold: a row that passes now is in none of them."""
+    shop.put(("a", 7, "d1"), ("a", 1, "d1"), ("a", 8, "d2"))
+    shop.runtime.catch_up(failing(shop, 3, fails=0))
+    report = shop.runtime.backfill(failing(shop, 7, fails=2), ["d1", "d2"])
+    assert [(one.slice, one.quarantined, one.error is None) for one in report.slices] == [
+        ("d1", 0, False), ("d2", 1, True),
+    ]  # fmt: skip
+    assert (shop.refused, shop.rows) == ([("high", "most", 7), ("high", "most", 8)], Counter({("a", 1): 1}))
+    shop.replay(failing(shop, 9, fails=0))
+    assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1, ("a", 8): 1}))
+
+
+def test_a_reset_that_is_killed_leaves_no_row_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.put(("a", 7, "d1"), ("a", 1, "d1"))
+    shop.runtime.catch_up(failing(shop, 3, fails=0))
+    reset, resets = StateWriter.reset, 0
+    for kill_at in range(3):
+        shutil.rmtree(shop.lake.checkpoint_path("shop", "sales"))
+        left = kill_at
+
+        def killed(writer: StateWriter, *given: Any, **more: Any) -> int:
+            nonlocal left, resets
+            if left == 0:
+                raise _Killed
+            left, resets = left - 1, resets + 1
+            return reset(writer, *given, **more)
+
+        with monkeypatch.context() as life:
+            life.setattr(StateWriter, "reset", killed)
+            with pytest.raises(_Killed):
+                shop.runtime.catch_up(failing(shop, 3, fails=0), on_fresh_checkpoint="reset")
+        shop.runtime.catch_up(failing(shop, 3, fails=0), on_fresh_checkpoint="reset")
+        assert (shop.refused, shop.rows) == ([("high", "most", 7)], Counter({("a", 1): 1}))
+    assert resets == 3
 
 
 def test_records_of_the_source(shop: Shop) -> None:

@@ -417,7 +417,9 @@ class Model:
         """
         wanted = list(dict.fromkeys(slices))
         for sink in self.sinks(group):
-            if sink.is_map and (sink.txids or any(sink.claims.get(slice_) for slice_ in wanted)):
+            others = [other for other in self.sinks(group) if other is not sink]
+            whole = [slice_ for slice_ in wanted if all(other.claims.get(slice_) for other in others)]
+            if sink.is_map and (sink.txids or any(sink.claims.get(slice_) for slice_ in whole)):
                 raise Refusal("SliceOfMapError")
         alone = any(sink.is_map for sink in self.sinks(group))
         for part in [[one] for one in wanted] if alone else [wanted]:
@@ -429,7 +431,23 @@ class Model:
         streamed = {sink.name: group.streamed(sink) for sink in self.sinks(group)}
         last = self.quarantined.get((group.name, group.epoch), group.first - 1)
         judged = frozenset(name for names in group.planned[: last - group.first + 1] for name in names)
+        # What a map has got in a backfill that was cut off it does not get again.
+        taken = {
+            (sink.name, slice_)
+            for sink in self.sinks(group)
+            if sink.is_map
+            for slice_ in slices
+            if sink.claims.get(slice_)
+        }
+        for sink in self.sinks(group):
+            for slice_ in slices:
+                files = frozenset(name for name, row in good if row.day == slice_)
+                if (sink.name, slice_) in taken and sink.claims[slice_] != files:
+                    raise Refusal("SliceOfMapError")
+        all_behind = all(sink.at == BEHIND for sink in self.sinks(group))
         for slice_ in [NO_SLICE, *slices]:
+            if all_behind and self.fails([row for _, row in good if row.day == slice_], group):
+                continue
             found = self.refusals(group, rows, BACKFILLED)
             mine = [(name, one) for name, one in found if one.slice == slice_]
             held = [one for one in self.refused if (one.group, one.slice) == (group.name, slice_)]
@@ -444,6 +462,8 @@ class Model:
             own = [(name, row) for name, row in good if row.day == slice_]
             for sink in self.sinks(group):
                 if sink.at == BEHIND and self.fails([row for _, row in own], group):
+                    continue
+                if (sink.name, slice_) in taken:
                     continue
                 claims = frozenset(name for name, _ in own) - streamed[sink.name]
                 yield ("committing", sink.name, BACKFILLED)

@@ -9,7 +9,11 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import LockedError, ReadPointError, TrideltaError
+from pipelines.execution.batch.quarantine import NAME
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.replays.counted import Replaced, replaced_since
+from pipelines.execution.replays.record import Record, Records
+from pipelines.execution.replays.selection import NUMBER, Lot
 from pipelines.maintenance import compact, compaction, retention
 from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
@@ -112,6 +116,43 @@ def test_the_version_before_the_first_commit_of_an_unfinished_batch_is_kept(tmp_
     later = datetime.now(UTC) + timedelta(hours=30)
     assert retention.bound(state.table, 1, unfinished=True, now=later) == retention.Bound(before, 31)
     assert retention.bound(state.table, 1, unfinished=False, now=later).version == state.table.version()
+
+
+def test_a_replay_that_was_cut_off_keeps_what_it_asks_for(state: SmallState) -> None:
+    for i in range(3):
+        state.batch([("d", "a", 0, i)])
+    noted, before = state.table.version(), state.scanned()
+    records = Records(state.lake.quarantine_path(FLOW))
+    record = Record(1, "high", None, "2026-01-01", versions={"sales": noted, NAME: 0}, left_out={}, rows=0)
+    records.begin(record, Lot("high", None, pa.table({NUMBER: pa.array([], pa.int64())})))
+    state.batch([("d", "a", 0, 3)])
+    state.replace("d", [("d", "a", 0, 7)])
+    for i in range(3):
+        for j in range(6):
+            state.batch([("e", "a", 0, i * j)])
+        compact(None, state.lake, FLOW, retention_hours=0)
+    assert replaced_since(Lake(state.lake.root).state("sales"), noted) == Replaced(frozenset({"d"}))
+    assert state.scanned(version=noted) == before
+    records.finish(record, 0, {})
+    assert records.needed() == {}
+    compact(None, state.lake, FLOW, retention_hours=0)
+    assert replaced_since(Lake(state.lake.root).state("sales"), noted) is None
+
+
+def test_what_was_replaced_since_a_version(state: SmallState) -> None:
+    state.batch([("d", "a", 0, 1)])
+    first = state.table.version()
+    assert replaced_since(state.table, first) == Replaced()
+    state.replace("d", [("d", "a", 0, 2)])
+    assert replaced_since(state.table, first) == Replaced(frozenset({"d"}))
+    second = state.table.version()
+    state.reset()
+    reset = replaced_since(state.table, second)
+    assert reset == Replaced(whole=True)
+    assert reset is not None
+    assert "any" in reset
+    DeltaTable(str(state.table.path)).restore(second)
+    assert replaced_since(state.table, first) is None
 
 
 def test_a_retention_below_zero_is_refused(state: SmallState) -> None:

@@ -86,7 +86,7 @@ def test_slices_replays_and_replacements_are_looked_at_too(tmp_path: Path) -> No
     state.commit(0, ("a", BIG - 2), known=True)
     replay = BatchRecord(kind=REPLAY, flow=FLOW, epoch=1, txid=0, replay=1)
     with pytest.raises(StateOverflowError):
-        state.writer.append_replay(rows, replay, f"{FLOW}/counts/replay")
+        state.writer.append_replay(rows, replay, f"{FLOW}/counts/replay", seen=state.table.version())
     assert state.held() == [("a", 2 * BIG - 2)]
 
 

@@ -103,6 +103,11 @@ class Counted:
         self._states = {name: Ledger(table) for name, table in states.items()}
         self._checkpoint, self._drops = checkpoint, drops
 
+    def judged_since(self, stored: str, time: datetime) -> bool:
+        """Return whether a backfill has judged the rows anew that quarantine holds under a slice, since a time."""
+        at = self._quarantine.replaced.get(stored)
+        return at is not None and at > time
+
     def judge(self, rows: Iterable[Row]) -> Verdict:
         """Return the rows that states count already, and those of which nothing can be said."""
         counted: dict[str, set[int]] = {name: set() for name in self._states}
@@ -181,18 +186,37 @@ class Counted:
         return known is not None and known.state is BatchState.SKIPPED
 
 
-def replaced_since(table: StateTable, version: int, group: str | None = None) -> set[str] | None:
-    """Return the slices that a table has got again since a version; None: all of it, or the log does not say.
+@dataclass(frozen=True)
+class Replaced:
+    """What a table has got again since a version.
+
+    Attributes:
+        slices: those that backfills have replaced.
+        whole: all of it, for it was emptied.
+    """
+
+    slices: frozenset[str] = frozenset()
+    whole: bool = False
+
+    def __contains__(self, slice_: object) -> bool:
+        return self.whole or slice_ in self.slices
+
+
+def replaced_since(table: StateTable, version: int, group: str | None = None) -> Replaced | None:
+    """Return what a table has got again since a version; None: its log does not reach back, or a RESTORE has undone some.
 
     Args:
         group: of quarantine the batch group that is meant.
     """
     later = [commit for commit in table.history() if commit.version > version]
-    known = not later or later[0].version == version + 1
-    own = [commit for commit in later if group is None or commit.group in (None, group)]
-    if not known or any(commit.kind == RESET for commit in own) or any(commit.restored is not None for commit in later):
+    if any(commit.restored is not None for commit in later):
         return None
-    return {str(commit.slice) for commit in own if commit.kind == SLICE}
+    own = [commit for commit in later if group is None or commit.group in (None, group)]
+    if any(commit.kind == RESET for commit in own):
+        return Replaced(whole=True)
+    if later and later[0].version > version + 1:
+        return None
+    return Replaced(frozenset(str(commit.slice) for commit in own if commit.kind == SLICE))
 
 
 def is_poison(stage: str) -> bool:

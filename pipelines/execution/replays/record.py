@@ -36,6 +36,7 @@ class Record(Report):
         finished: when; None: it was cut off.
         landed: rows that went through.
         refused: rows that were refused again, by what refused them.
+        left: why it was given up with its rows in quarantine, where no replay takes them again; None: it was not.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Record(Report):
     finished: str | None = None
     landed: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
+    left: str | None = None
 
 
 class Records:
@@ -70,6 +72,14 @@ class Records:
         """Return those that were cut off."""
         return [record for record in self.all() if record.finished is None]
 
+    def needed(self) -> dict[str, int]:
+        """Return the oldest version of each table (`quarantine` too) that finishing them takes: what came since is asked for."""
+        needed: dict[str, int] = {}
+        for record in self.unfinished():
+            for name, version in record.versions.items():
+                needed[name] = min(version, needed.get(name, version))
+        return needed
+
     def begin(self, record: Record, lot: Lot) -> None:
         """Write a replay down: its rows first, so that a record without rows is never there."""
         written = io.BytesIO()
@@ -77,9 +87,9 @@ class Records:
         put_whole(self._rows(record.number), written.getvalue())
         write_json(self.folder / f"{record.number}.json", record.to_json())
 
-    def finish(self, record: Record, landed: int, refused: Mapping[str, int]) -> None:
-        """Mark it as done."""
-        done = replace(record, finished=datetime.now(UTC).isoformat(), landed=landed, refused=dict(refused))
+    def finish(self, record: Record, landed: int, refused: Mapping[str, int], left: str | None = None) -> None:
+        """Mark it as done, or as given up."""
+        done = replace(record, finished=datetime.now(UTC).isoformat(), landed=landed, refused=dict(refused), left=left)
         write_json(self.folder / f"{record.number}.json", done.to_json())
 
     def lot(self, record: Record) -> Lot:

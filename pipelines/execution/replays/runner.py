@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from pipelines.errors import BatchError, GateError, LockedError, TrideltaError
+from pipelines.errors import BatchError, GateError, LockedError, ReadPointError, TrideltaError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.quarantine import NAME, quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
@@ -28,6 +28,7 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
 from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
 from pipelines.execution.replays.selection import (
+    NUMBER,
     ROWS_AT_ONCE,
     Entry,
     Lot,
@@ -36,10 +37,13 @@ from pipelines.execution.replays.selection import (
     check_names,
     entry_of,
     instead,
+    keys_of,
     lots,
+    stored_rows,
 )
 from pipelines.execution.replays.work import Work, app_id
 from pipelines.graph import nodes
+from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
 
 UNLIKE = "the stored text no longer matches the flow's fields: they have changed since"
+UNDECIDED = "a replay of them was cut off, and the tables' logs no longer say what counts of it"
 
 
 class Replayer:
@@ -94,9 +99,11 @@ class Replayer:
             unfinished = self._records.unfinished()
             resumed = [self._told(self._finish(record)) for record in unfinished]
             reports, refusals = [], []
+            # Before the rows are read that the tables are asked about.
+            seen = self._versions()
             for lot in lots(self._writer.table, selection, self._topology):
                 try:
-                    reports.append(self._told(self._replay(lot)))
+                    reports.append(self._told(self._replay(lot, seen)))
                 except (ReplayError, GateError) as error:
                     refusals.append(error)
                     reports.append(self._told(refused_lot(lot, error)))
@@ -112,20 +119,31 @@ class Replayer:
 
     # --- a lot ------------------------------------------------------------------------------------------------------
 
-    def _replay(self, lot: Lot) -> LotReport:
+    def _versions(self) -> dict[str, int]:
+        """Return the version of each table: what counts rows behind it, and is no commit of ours, is another process's."""
+        states = [self._lake.written_by(node) for node in self._topology.persists]
+        found = {table.name: table.version() for table in states if table.exists()}
+        return {**found, NAME: self._writer.table.version()}
+
+    def _replay(self, lot: Lot, seen: dict[str, int]) -> LotReport:
         if lot.rows.num_rows > ROWS_AT_ONCE:
             problem = f"they are {lot.rows.num_rows:,}, more than the {ROWS_AT_ONCE:,} that are replayed at once"
             raise ReplayError(self._topology.name, lot.what, problem, "name fewer txids, or fewer reasons")
         with self._named(lot):
             work = self._work(entry_of(self._topology, lot))
+            for sink in work.sinks:
+                # The table of a state that was added comes into being with the work.
+                seen.setdefault(sink.name, sink.table.version())
             rows, unlike = work.look(lot)
-            verdict = self._judge(work).judge(row for row in rows if row.number not in unlike)
-            left = {**dict.fromkeys(unlike, UNLIKE), **verdict.left}
+            judge = self._judge(work)
+            apart = {**dict.fromkeys(unlike, UNLIKE), **self._undecided(lot, judge)}
+            verdict = judge.judge(row for row in rows if row.number not in apart)
+            left = {**apart, **verdict.left}
             going = lot.only({row.number for row in rows} - set(left))
             if not going.rows.num_rows:
                 return self._report(lot, left=left)
-            record = self._record(self._next_number(work), going, work, verdict)
-            report = work.run(going, record, verdict.counted, begin=lambda: self._records.begin(record, going))
+            record = self._record(self._next_number(work), going, work, verdict, seen)
+            report = work.run(going, record, verdict.counted, seen, lambda: self._records.begin(record, going))
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
 
@@ -140,19 +158,60 @@ class Replayer:
                 raise ReplayError(
                     self._topology.name, lot.what, problem, "give the flow its former shape back"
                 ) from None
-            work = self._work(entry)
+            work, seen = self._work(entry), self._versions()
+            since = {sink.name: replaced_since(sink.table, record.versions[sink.name]) for sink in work.sinks}
+            known = {name: replaced for name, replaced in since.items() if replaced is not None}
+            judged = replaced_since(self._writer.table, record.versions[NAME], work.group.name)
+            if judged is None or len(known) < len(since):
+                return self._given_up(record, lot, work)
             rows, unlike = work.look(lot)
             if unlike:
                 problem = f"replay {record.number} was cut off, and has to be finished first: {UNLIKE}"
                 raise ReplayError(self._topology.name, lot.what, problem, "give the flow its former fields back")
             counted = {}
-            for sink in work.sinks:
-                gone = replaced_since(sink.table, record.versions[sink.name])
-                fresh = {row.number for row in rows if gone is None or row.slice in gone}
-                counted[sink.name] = frozenset({*record.left_out.get(sink.name, ()), *fresh})
-            report = work.run(lot, record, counted)
+            for name, replaced in known.items():
+                fresh = {row.number for row in rows if row.slice in replaced}
+                counted[name] = frozenset({*record.left_out.get(name, ()), *fresh})
+            try:
+                report = work.run(lot, record, counted, seen)
+            except ReadPointError:
+                # What a committed state held before is gone, and with it what would be refused of its rows.
+                return self._given_up(record, lot, work)
             self._records.finish(record, report.landed, report.refused)
-            return self._report(lot, report, {})
+            return self._report(lot, report)
+
+    def _given_up(self, record: Record, lot: Lot, work: Work) -> LotReport:
+        """Close a replay of which the tables no longer say what they have got since, so that others can go on.
+
+        What has committed nothing might as well not have been begun. Else its rows stay in quarantine: some states have got
+        them, and may have lost them since.
+        """
+        report = LotReport(lot.stage, lot.stream, {}, number=record.number)
+        if (self._writer.committed(app_id(self._topology.name, NAME)) or 0) >= record.number:
+            # All is done but its record: what was refused again is in quarantine, and not known from the rest.
+            report, why = replace(report, rows=by_rule(lot), landed=lot.rows.num_rows), None
+        elif any(work.is_committed(sink, record) for sink in work.sinks):
+            why = UNDECIDED
+            report = self._report(lot, report, dict.fromkeys(lot.rows[NUMBER].to_pylist(), why))
+        else:
+            why = None
+        self._records.finish(record, report.landed, {}, why)
+        return report
+
+    def _undecided(self, lot: Lot, judge: Counted) -> dict[int, str]:
+        """Return the rows that a replay was given up with, unless a backfill has judged them since."""
+        left: dict[int, str] = {}
+        for record in self._records.all():
+            if record.left is None or record.finished is None:
+                continue
+            held, given_up = stored_rows(self._records.rows(record)), datetime.fromisoformat(record.finished)
+            for number, slice_, key in zip(
+                lot.rows[NUMBER].to_pylist(), lot.rows[SLICE_COLUMN].to_pylist(), keys_of(lot.rows), strict=True
+            ):
+                if number not in left and held[key] > 0 and not judge.judged_since(slice_, given_up):
+                    held[key] -= 1
+                    left[number] = record.left
+        return left
 
     def _work(self, entry: Entry) -> Work:
         return Work(self._spark, self._lake, self._group(entry.spouts), entry, self._listeners)
@@ -161,14 +220,13 @@ class Replayer:
         states = {sink.name: sink.table for sink in work.sinks}
         return Counted(self._writer.table, states, self._checkpoint(work.group.name), drops=work.entry.drops)
 
-    def _record(self, number: int, lot: Lot, work: Work, verdict: Verdict) -> Record:
-        versions = {sink.name: sink.table.version() for sink in work.sinks}
+    def _record(self, number: int, lot: Lot, work: Work, verdict: Verdict, seen: Mapping[str, int]) -> Record:
         return Record(
             number=number,
             stage=lot.stage,
             stream=lot.stream,
             started=datetime.now(UTC).isoformat(),
-            versions={**versions, NAME: self._writer.table.version()},
+            versions={name: seen[name] for name in (NAME, *(sink.name for sink in work.sinks))},
             left_out={name: sorted(numbers) for name, numbers in verdict.counted.items() if numbers},
             rows=lot.rows.num_rows,
         )
@@ -181,10 +239,11 @@ class Replayer:
         return max(known) + 1
 
     def _report(self, lot: Lot, done: LotReport | None = None, left: Mapping[int, str] | None = None) -> LotReport:
+        done = done or LotReport(lot.stage, lot.stream, {})
         return replace(
-            done or LotReport(lot.stage, lot.stream, {}),
+            done,
             rows=by_rule(lot),
-            left=dict(Counter((left or {}).values())),
+            left={**done.left, **Counter((left or {}).values())},
             hint=instead(self._topology) if left else "",
         )
 

@@ -168,7 +168,12 @@ def completed(rows: pa.Table) -> pa.Table:
 
 def stored_rows(rows: pa.Table) -> Counter[tuple[Any, ...]]:
     """Return rows as they are stored, each with how often it is there: quarantine may hold equal ones."""
-    return Counter(zip(*(rows[name].to_pylist() for name in STORED if name != GEN), strict=True))
+    return Counter(keys_of(rows))
+
+
+def keys_of(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yield what tells each stored row from others: a compaction changes its generation alone."""
+    yield from zip(*(rows[name].to_pylist() for name in STORED if name != GEN), strict=True)
 
 
 def _with_stream(rows: pa.Table, only: nodes.SpoutNode) -> pa.Table:

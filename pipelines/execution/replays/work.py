@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +36,18 @@ from pipelines.execution.batch.quarantine import (
     refused_by_gate,
     refused_by_source,
 )
-from pipelines.execution.replays.counted import Row, is_poison, replaced_since
+from pipelines.execution.replays.counted import Replaced, Row, is_poison, replaced_since
 from pipelines.execution.replays.record import LotReport
-from pipelines.execution.replays.selection import NUMBER, STORED, Lot, ReplayError, completed, instead, stored_rows
+from pipelines.execution.replays.selection import (
+    NUMBER,
+    STORED,
+    Lot,
+    ReplayError,
+    completed,
+    instead,
+    keys_of,
+    stored_rows,
+)
 from pipelines.execution.report import StateCommit
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
@@ -49,6 +58,7 @@ from pipelines.spark.arrow_frame import arrow_frame, empty_frame
 from pipelines.state.kinds import MAP
 from pipelines.state.record import REPLAY, BatchRecord, generation
 from pipelines.state.schema import GEN, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
+from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -245,6 +255,7 @@ def _readable(kind: DataType) -> bool:
 
 
 Numbers = frozenset[int]
+REFUSED_SINCE = "a backfill has refused them anew since"
 
 
 class Work:
@@ -327,12 +338,18 @@ class Work:
     # --- committing -------------------------------------------------------------------------------------------------
 
     def run(
-        self, lot: Lot, record: Record, counted: Mapping[str, Numbers], begin: Callable[[], None] | None = None
+        self,
+        lot: Lot,
+        record: Record,
+        counted: Mapping[str, Numbers],
+        seen: dict[str, int],
+        begin: Callable[[], None] | None = None,
     ) -> LotReport:
         """Commit the rows into each state that does not count them, then what is refused again into quarantine.
 
         Args:
             counted: of each state the rows that it counts already.
+            seen: of each table (`quarantine` too) the version for which that was judged; moves on with each commit.
             begin: writes the replay down; called when all of the first states is computed and nothing committed.
 
         Raises:
@@ -343,14 +360,16 @@ class Work:
             for wave in self.group.waves:
                 sinks = [sink for sink in wave if sink in self.sinks]
                 if sinks:
-                    commits += self._wave(run, sinks, lot, record, counted, begin)
+                    commits += self._wave(run, sinks, lot, record, counted, seen, begin)
                     begin = None
-            again = self._again(run, lot, record)
+            fresh = self._judged_since(record)
+            again = self._again(run, lot, fresh)
         finally:
             run.close()
-        self._quarantine(lot, record, again)
-        everywhere = frozenset.intersection(*(counted.get(sink.name, frozenset()) for sink in self.sinks))
-        numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere
+        self._quarantine(lot, record, again, fresh, seen)
+        anew = self._refused_anew(lot, fresh)
+        everywhere = frozenset.intersection(*(counted.get(sink.name, frozenset()) for sink in self.sinks)) - anew
+        numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere - anew
         return LotReport(
             stage=lot.stage,
             stream=lot.stream,
@@ -359,6 +378,7 @@ class Work:
             landed=len(numbers - set(again[REPLAYED].to_pylist())),
             counted=len(everywhere),
             refused=dict(Counter(again["rule"].to_pylist())) if again.num_rows else {},
+            left={REFUSED_SINCE: len(anew)} if anew else {},
             commits=tuple(commits),
         )
 
@@ -369,9 +389,10 @@ class Work:
         lot: Lot,
         record: Record,
         counted: Mapping[str, Numbers],
+        seen: dict[str, int],
         begin: Callable[[], None] | None,
     ) -> list[StateCommit]:
-        todo = [sink for sink in sinks if (sink.writer.committed(self._app_id(sink.name)) or 0) < record.number]
+        todo = [sink for sink in sinks if not self.is_committed(sink, record)]
         parts: dict[Numbers, list[Sink]] = {}
         # Those that are committed are looked at too: what a gate refuses has to be known of all of them.
         for sink in sinks:
@@ -388,20 +409,29 @@ class Work:
         for sink in sinks:
             if sink in todo:
                 rows, seconds = results[sink.name]
-                done.append(self._commit(sink, rows, seconds, lot, record))
+                done.append(self._commit(sink, rows, seconds, lot, record, seen))
             else:
                 done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
         return done
 
-    def _commit(self, sink: Sink, result: pa.Table, seconds: float, lot: Lot, record: Record) -> StateCommit:
+    def is_committed(self, sink: Sink, record: Record) -> bool:
+        """Return whether a state has got a replay's rows, whatever became of them since."""
+        return (sink.writer.committed(self._app_id(sink.name)) or 0) >= record.number
+
+    def _commit(
+        self, sink: Sink, result: pa.Table, seconds: float, lot: Lot, record: Record, seen: dict[str, int]
+    ) -> StateCommit:
         started, ready = time.monotonic(), prepared(result, sink.node)
         rows = ready.rows
         said = self._said(sink.table, record, rows.num_rows, received=lot.rows.num_rows, digest=ready.hash)
         write = sink.writer.merge_arrow if sink.writer.declared.layout == MAP else sink.writer.append_replay
         # On a durable lake it is on the disk before quarantine gives the rows up.
         commits = Announced(self._listeners, self._lake)
-        version = commits.commit(
-            sink.name, record.number, sink.writer, lambda: write(rows, said, self._app_id(sink.name))
+        version = seen[sink.name] = commits.commit(
+            sink.name,
+            record.number,
+            sink.writer,
+            lambda: write(rows, said, self._app_id(sink.name), seen=seen[sink.name]),
         )
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
@@ -422,15 +452,14 @@ class Work:
 
     # --- quarantine -------------------------------------------------------------------------------------------------
 
-    def _again(self, run: ReplayRun, lot: Lot, record: Record) -> pa.Table:
+    def _again(self, run: ReplayRun, lot: Lot, fresh: Replaced) -> pa.Table:
         """Return what is refused again, as it will be stored, with `_replayed`: each row with the batch that refused it first."""
         refused = run.refused_again()
         origin = {row[NUMBER]: row for row in lot.rows.to_pylist()}
         latest = max(lot.rows[TXID].to_pylist())
-        fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
         kept = []
         for refused_row in refused.to_pylist():
-            if fresh is None or refused_row[SLICE_COLUMN] in fresh:
+            if refused_row[SLICE_COLUMN] in fresh:
                 continue  # a backfill, or a reset, has judged it since
             first: Mapping[str, Any] = origin.get(refused_row[REPLAYED], {})
             txid = first.get(TXID, latest)
@@ -441,23 +470,54 @@ class Work:
         names = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
         return pa.Table.from_pylist(kept, schema=pa.schema({**names, REPLAYED: pa.int64()}))
 
-    def _quarantine(self, lot: Lot, record: Record, again: pa.Table) -> None:
-        """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay."""
+    def _judged_since(self, record: Record) -> Replaced:
+        """Return what backfills and resets have put into quarantine anew since the replay was written down.
+
+        Raises:
+            LateWriterError: the log no longer says.
+        """
+        fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
+        if fresh is None:
+            seen = f"its log no longer tells what came behind version {record.versions[NAME]}"
+            raise LateWriterError(self.group.quarantine.table.name, f"replay {record.number}", seen)
+        return fresh
+
+    def _refused_anew(self, lot: Lot, fresh: Replaced) -> Numbers:
+        """Return the rows that a backfill has put into quarantine once more."""
+        if not fresh.slices.intersection(lot.rows[SLICE_COLUMN].to_pylist()):
+            return frozenset()
+
+        def places(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+            return zip(*(rows[name].to_pylist() for name in ("stage", "row", SLICE_COLUMN)), strict=True)
+
+        held = Counter(places(completed(self.group.quarantine.table.stored(f"{TXID} = -1"))))
+        anew = set()
+        for number, place in zip(lot.rows[NUMBER].to_pylist(), places(lot.rows), strict=True):
+            if place[-1] in fresh.slices and held[place] > 0:
+                held[place] -= 1
+                anew.add(number)
+        return frozenset(anew)
+
+    def _quarantine(self, lot: Lot, record: Record, again: pa.Table, fresh: Replaced, seen: dict[str, int]) -> None:
+        """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay.
+
+        So do those of slices that quarantine has got anew: a backfill has refused them, though they look like ours.
+        """
         writer, app_id = self.group.quarantine, self._app_id(NAME)
         if (writer.committed(app_id) or 0) >= record.number:
             return
         txids = lot.rows[TXID].to_pylist()
         first, last = min(txids), max(txids)
-        seen = writer.table.version()
         held = completed(writer.table.stored(f"{TXID} BETWEEN {first} AND {last}"))
-        gone, stays = stored_rows(lot.rows), []
-        for key in zip(*(held[name].to_pylist() for name in STORED if name != GEN), strict=True):
+        ours = pa.array([slice_ not in fresh for slice_ in lot.rows[SLICE_COLUMN].to_pylist()], pa.bool_())
+        gone, stays = stored_rows(lot.rows.filter(ours)), []
+        for key in keys_of(held):
             stays.append(gone[key] <= 0)
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, record, rows.num_rows, received=lot.rows.num_rows)
-        Announced(self._listeners).commit(
-            NAME, record.number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen)
+        seen[NAME] = Announced(self._listeners).commit(
+            NAME, record.number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen[NAME])
         )
 
     def _app_id(self, table: str) -> str:

@@ -148,6 +148,8 @@ class BoundedRunner:
         self._on_slice = on_slice
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
+        self._taken_in: dict[str, dict[str, frozenset[str]]] = {}
+        """Of slices that a killed backfill has left half made, the files that each map has taken in."""
 
     def run(self, slices: Sequence[str]) -> BackfillReport:
         """Replace exactly these slices in every state of the group.
@@ -161,6 +163,7 @@ class BoundedRunner:
             RewrittenSourceError: the stream has yet to read files that were rewritten.
             LockedError: another backfill or compaction holds the flow for too long.
             NotTogetherError: the checkpoint of the flow's stream and its tables do not belong together.
+            SliceOfMapError: a map state holds one of the slices, or its stream has begun.
         """
         started = time.monotonic()
         wanted = tuple(dict.fromkeys(slices))
@@ -170,7 +173,7 @@ class BoundedRunner:
                 raise DefinitionError(f"{text[:80]!r} cannot be a slice: {problem}")
         belonging = Belonging(self._checkpoint, self._group.lake)
         belonging.check(filling=True)
-        self._check_maps(wanted)
+        self._taken_in = self._check_maps(wanted)
         # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
         size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
         reports = self._without_source(wanted)
@@ -196,23 +199,59 @@ class BoundedRunner:
     def _maps(self) -> list[Sink]:
         return [sink for sink in self._group.sinks if sink.writer.declared.layout == MAP]
 
-    def _check_maps(self, slices: tuple[str, ...]) -> None:
+    def _check_maps(self, slices: tuple[str, ...]) -> dict[str, dict[str, frozenset[str]]]:
         """Check that a map state takes each slice once, and only while no stream has written it. The whole is replaced freely.
+
+        Returns:
+            By slice and map the files that it has taken in, where another state has not: what committed them was cut off, or a
+            gate refused the slice behind the map, or that state was added. The others can still get the slice.
 
         Raises:
             SliceOfMapError
         """
-        for sink in self._maps() if self._group.entrance.sliced else ():
-            # Not by commits: they go with the log, and a compaction carries the claims on. A slice of no rows may come again.
-            done = {slice_ for slice_, files in sink.table.commits.claims().items() if files}
+        taken_in: dict[str, dict[str, frozenset[str]]] = {}
+        if not self._group.entrance.sliced or not self._maps():
+            return taken_in
+        # Not by commits: they go with the log, and a compaction carries the claims on. A slice of no rows may come again.
+        claims = {sink.name: sink.table.commits.claims() for sink in self._group.sinks}
+        for sink in self._maps():
+            others = [other for other in self._group.sinks if other is not sink]
             for slice_ in slices:
+                files = claims[sink.name].get(slice_)
                 if sink.table.commits.batches():
                     reason = "its stream has counted batches already"
-                elif slice_ in done:
+                elif not files:
+                    continue
+                elif all(claims[other.name].get(slice_) for other in others):
                     reason = "it is in there already"
+                elif any(self._asks(other, sink) for other in others):
+                    # What it held before the slice, and what it emitted, is gone.
+                    reason = "it is in there already, and another state is made of it"
                 else:
+                    taken_in.setdefault(slice_, {})[sink.name] = files
                     continue
                 raise SliceOfMapError(self._group.topology.name, sink.name, slice_, reason)
+        return taken_in
+
+    def _asks(self, sink: Sink, state: Sink) -> bool:
+        """Return whether a state is made of what another one holds or emits."""
+        return any(
+            node.id == state.node.id or (isinstance(node, nodes.StateQueryNode) and node.state == state.name)
+            for node in self._group.topology.graph.ancestors(sink.node.id)
+        )
+
+    def _check_taken_in(self, work: _Pass) -> None:
+        """Check that maps which are left out hold the very files that the others get.
+
+        Raises:
+            SliceOfMapError
+        """
+        for slice_ in work.slices:
+            _, files = work.counts.get(slice_, (0, frozenset()))
+            for name, taken in self._taken_in.get(slice_, {}).items():
+                if taken != files:
+                    reason = "it is in there already, of other files"
+                    raise SliceOfMapError(self._group.topology.name, name, slice_, reason)
 
     def _whole(self, slices: tuple[str, ...]) -> list[SliceReport]:
         """Replace slices so that a cancelled backfill leaves whole ones: a slice of several waves is ended first."""
@@ -286,7 +325,9 @@ class BoundedRunner:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.
             frames = run.frames([sink.node.id for sink in (self._group.sinks if last else wave)], {})
-            results = {sink.name: _by_slice(to_arrow(with_hash(frames[sink.node.id]))) for sink in wave}
+            left_out = self._taken_in.get(slices[0], {})
+            computed = [sink for sink in wave if sink.name not in left_out]
+            results = {sink.name: _by_slice(to_arrow(with_hash(frames[sink.node.id]))) for sink in computed}
             refused = run.quarantine({}) if last else None
             refused_rows = _by_slice(refused.toArrow()) if refused else {}
             return _Pass(slices, positions, results, refused_rows, counts, run, clocks, tuple(kept.values()), read)
@@ -324,6 +365,7 @@ class BoundedRunner:
         return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
+        self._check_taken_in(work)
         # Before anything is asked of the tables: what comes behind these versions is another process's.
         self._seen = {sink.name: sink.table.version() for sink in wave}
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
@@ -364,12 +406,21 @@ class BoundedRunner:
             error="; ".join(blocked.values()) or None,
         )
 
+    def _stays(self, blocked: dict[int, str]) -> bool:
+        """Return whether a slice stays in every state as it was: so do its refused rows, for what passes now is in none.
+
+        Where a state stands before the gate that refuses the slice, quarantine goes with that state.
+        """
+        return bool(blocked) and all(self._is_behind(sink, blocked) for sink in self._group.sinks)
+
     def _is_behind(self, sink: Sink, blocked: dict[int, str]) -> bool:
         ancestors = self._group.topology.graph.ancestors(sink.node.id)
         return any(isinstance(node, nodes.GateNode) and node.id in blocked for node in ancestors)
 
     def _commit_slice(self, work: _Pass, sink: Sink, given: _SliceRows, streamed: frozenset[str]) -> StateCommit:
         started = time.monotonic()
+        if sink.name in self._taken_in.get(given.slice, {}):
+            return StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True)
         result, slice_ = work.results[sink.name].get(given.slice), given.slice
         rows, digest = sink.writer.empty(), 0
         if result is not None:
@@ -431,6 +482,8 @@ class BoundedRunner:
         writer = self._group.quarantine
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
+            if self._stays(work.run.refused_slices.get(slice_, {})):
+                continue
             rows = work.refused.get(slice_)
             if writer.table.exists() or rows is not None:
                 writer.prepare(table_columns())

@@ -242,18 +242,18 @@ class _Views:
         return self._opened[name]
 
     def _view(self, name: str) -> StateView:
-        table = self._lake.state(name)
-        return table.view(None if self._txid is None else table.commits.version_of(self._txid))
+        return self._lake.state(name).view(txid=self._txid)
 
     def types(self, name: str) -> Mapping[str, str | None]:
         return self._fixed[name].types if name in self._fixed else dict(self._lake.state(name).declared.columns)
 
 
 class _SparkContext:
-    """The context of a query's plan."""
+    """The context of a query's plan: the states of one request, each at one version."""
 
     def __init__(self, lake: Lake, txid: int | None, slices: tuple[str, ...] | None) -> None:
         self._lake, self._txid, self.slices = lake, txid, slices
+        self._read: dict[str, tuple[StateTable, int]] = {}
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         from pipelines.quality.compiled import compile_gate
@@ -270,5 +270,8 @@ class _SparkContext:
         return frame
 
     def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
-        table = self._lake.state(name)
-        return table, None if self._txid is None else table.commits.version_of(self._txid)
+        if name not in self._read:
+            table = self._lake.state(name)
+            version = table.version() if self._txid is None else table.commits.version_of(self._txid)
+            self._read[name] = table, version
+        return self._read[name]

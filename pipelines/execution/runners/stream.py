@@ -301,10 +301,11 @@ class StreamRunner:
         if on_fresh == RESET:
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
             with self._checkpoint.rewriting(self._wait):
+                # First: a reset that is cut off behind the states is not known as one, and their rows are refused once more.
+                self._reset_quarantine(number)
                 for target in self._group.sinks:
                     record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
                     target.writer.reset(record, stream_id(record.flow, target.name, number))
-            self._reset_quarantine(number)
             (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             return self._begun(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
