@@ -330,7 +330,7 @@ class StreamBatch:
 
     @property
     def _one_process(self) -> bool:
-        return is_local(self._group.spark.sparkContext.master)
+        return is_local(str(self._group.spark.sparkContext.master))
 
     def _are_tiny(self, names: list[str], position: Position) -> bool:
         if all(name in self._sizes for name in names):
