@@ -20,7 +20,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import StructType as DeltaStruct
 
-from pipelines.errors import StateSchemaError
+from pipelines.errors import DefinitionError, StateSchemaError
 from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.far_times import dates_named
@@ -87,7 +87,10 @@ class StateWriter(TableKeeper):
 
         Raises:
             StateSchemaError: if the table that is there does not fit the flow's schema.
+            DefinitionError: if a key of a map state is an array, a map or a struct.
         """
+        if self.declared.layout == MAP:
+            _check_keys(self.table.name, self.declared, columns)
         wanted = DeltaSchema.from_json(table_schema(columns, self.declared).json())
         if self.table.exists():
             added = self.table.declared.evolution(self.declared)
@@ -525,6 +528,19 @@ class StateWriter(TableKeeper):
         none = pa.schema(table.schema().to_arrow()).empty_table()
         said = properties(record, carried, unchanged=True)
         write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
+
+
+def _check_keys(state: str, declared: StateSchema, columns: StructType) -> None:
+    """Refuse keys that a MERGE cannot compare."""
+    nested = {"array", "map", "struct", "variant"}
+    kinds = {field.name: field.dataType for field in columns.fields}
+    for name in declared.keys:
+        if kinds[name].typeName() in nested:
+            kind = kinds[name].simpleString()
+            raise DefinitionError(
+                f'state "{state}": key "{name}" is of type {kind}, which a state of layout map cannot compare',
+                hint="group by its parts, or by its text (to_json); a state of layout log takes such keys",
+            )
 
 
 def _whole(frame: DataFrame, txid: int) -> DataFrame:

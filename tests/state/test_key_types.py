@@ -14,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from pipelines.errors import DuplicateKeyError
+from pipelines.errors import DefinitionError, DuplicateKeyError
 from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
 from pipelines.state.literals import canonical
+from pipelines.state.schema import StateSchema
+from pipelines.state.table import StateTable
+from pipelines.state.writer import StateWriter
 from tests.state.small_kinds import APP, SmallTable, record
 
 UTC = dt.UTC
@@ -103,3 +106,15 @@ def test_a_key_is_one_whatever_its_sign_or_bits(tmp_path: Path) -> None:
     commit(state, schema, 1, [0.0, -float("nan")])
     assert state.table.count() == 2
     assert len(state.table.get([{"word": -0.0}, {"word": 0.0}, {"word": float("nan")}])) == 2
+
+
+@pytest.mark.parametrize(
+    "kind", [T.ArrayType(T.StringType()), T.StructType([T.StructField("a", T.LongType())])], ids=["array", "struct"]
+)
+def test_keys_that_a_map_cannot_compare_are_refused_before_the_start(tmp_path: Path, kind: T.DataType) -> None:
+    declared = StateSchema(layout=MAP, kind=TRANSACTIONAL, flow="f", keys=("k",), columns=(("k", ""), ("n", "bigint")))
+    writer = StateWriter(StateTable("nested", tmp_path / "nested"), declared)
+    columns = T.StructType([T.StructField("k", kind), T.StructField("n", T.LongType())])
+    with pytest.raises(DefinitionError, match='state "nested": key "k" is of type'):
+        writer.prepare(columns)
+    assert not (tmp_path / "nested").exists()
