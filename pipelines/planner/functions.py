@@ -18,7 +18,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipelines.aggregators.calls import row_of, taking
+from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
@@ -133,7 +133,10 @@ def _as_rows(width: int, types: Sequence[str]) -> Callable[[Any], list[tuple[Any
         items: Iterable[Any] = given if isinstance(given, list) or inspect.isgenerator(given) else [given]
         made = []
         for item in items:
-            row = row_of("it", item, width)
+            # Neither a text nor a dict is a row of several values.
+            row = item if isinstance(item, tuple) else tuple(item) if width > 1 and isinstance(item, list) else (item,)
+            if len(row) != width:
+                raise ValueError(f"it gave {len(row)} value(s) for {width} field(s): {item!r}")
             made.append(convert(row) if convert else row)
         return made
 
