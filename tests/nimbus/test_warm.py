@@ -288,10 +288,14 @@ def test_a_request_that_was_given_up_before_it_was_taken_is_not_begun(
 
 
 def test_a_worker_with_as_many_requests_as_it_takes_refuses_the_next(
-    warm: WarmRuntime, topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+    warm: WarmRuntime, worker: Server, topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "REQUESTS_LIMIT", 0)
-    with pytest.raises(NobodyWarmError, match="it takes no more"):
+    with monkeypatch.context() as full:
+        full.setattr(worker, "_serving", serving.REQUESTS_LIMIT)
+        with pytest.raises(NobodyWarmError, match="it takes no more"):
+            warm.catch_up(topology)
+    worker.refuse()
+    with pytest.raises(NobodyWarmError, match="the worker ends soon"):
         warm.catch_up(topology)
 
 
