@@ -85,7 +85,8 @@ def test_a_loose_slice_that_the_roll_up_covers_is_not_folded_above_it(tmp_path: 
     state.batch([], gap=64)
     compact(None, state.lake, FLOW, open_generations=1)
     assert roll_ups(state) == [0]
-    in_many_files(state, "d1")
+    state.in_many_files("d1", 0)
+    assert state.scanned() == state.expected()
     # Generations without rows of this state.
     state.batch([], gap=64)
     state.batch([], gap=64)
@@ -93,18 +94,6 @@ def test_a_loose_slice_that_the_roll_up_covers_is_not_folded_above_it(tmp_path: 
         compact(None, state.lake, FLOW, open_generations=open_generations)
         assert state.scanned() == state.got() == state.expected()
     assert len(DeltaTable(str(state.table.path)).file_uris()) == 3
-
-
-def in_many_files(state: SmallState, slice_: str) -> None:
-    """Lay a slice's rows as Spark does where it folds by ranges of several slices: in more files than they need."""
-    where, opened = f"{SLICE_COLUMN} = '{slice_}'", DeltaTable(str(state.table.path))
-    schema = pa.schema(opened.schema().to_arrow())
-    rows = state.table.stored(where).select(schema.names).cast(schema)
-    said = properties(BatchRecord(kind=COMPACTION, flow=FLOW, epoch=1, txid=state.txid))
-    write_deltalake(opened, rows.slice(0, 1), mode="overwrite", predicate=where, commit_properties=said)
-    for number in range(1, rows.num_rows):
-        write_deltalake(opened, rows.slice(number, 1), mode="append", commit_properties=said)
-    assert state.scanned() == state.expected()
 
 
 def test_covered_slices_are_planned_into_the_roll_ups_generation() -> None:
