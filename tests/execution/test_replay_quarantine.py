@@ -51,8 +51,10 @@ class Shop:
         os.utime(file, (1_000_000 + self.files, 1_000_000 + self.files))
         self.files += 1
 
-    def flow(self, most: int, *, least: int = 0, slice_by: str | None = "day", schema: str = SCHEMA) -> TridentTopology:
-        """The flow whose gates let pass what is between `least` and `most`."""
+    def flow(
+        self, most: int, *, least: int = 0, slice_by: str | None = "day", schema: str = SCHEMA, added: bool = False
+    ) -> TridentTopology:
+        """The flow whose gates let pass what is between `least` and `most`; `added`: it has a state more."""
         topology = TridentTopology("shop")
         source = JsonFiles(self.folder, schema, max_files_per_batch=1)
         stream = topology.new_stream("sales", source, slice_by=slice_by)
@@ -62,6 +64,8 @@ class Shop:
         stream = stream.gate(drop("column_values_to_be_between", column="twice", min_value=2 * least), name="low")
         stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
         stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+        if added:
+            stream.partition_persist(DeltaState("added"), ["k", "n"])
         return topology
 
     def replay(self, topology: TridentTopology, **selection: Any) -> list[LotReport]:
@@ -338,6 +342,16 @@ def test_a_row_that_a_backfill_refuses_anew_before_its_replay_is_finished_stays(
     assert (shop.rows, shop.refused) == (Counter({("b", 8): 1}), [("high", "most", 7)])
     assert [lot.landed for lot in shop.replay(shop.flow(9))] == [1]
     assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
+
+
+def test_a_state_that_is_added_before_a_replay_is_finished_gets_its_rows(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.catch_up(shop.flow(3))
+    cut_off(shop, shop.flow(9), "committed", "rows")
+    (finished,) = Runtime(shop.spark, Lake(shop.lake.root)).replay_quarantine(shop.flow(9, added=True)).lots
+    assert (finished.landed, dict(finished.left)) == (2, {})
+    assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
+    assert sorted(row["n"] for row in shop.lake.state("added").scan().to_pylist()) == [7, 8]
 
 
 def test_rows_that_a_backfill_refused(shop: Shop) -> None:

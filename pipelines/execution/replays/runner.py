@@ -159,7 +159,8 @@ class Replayer:
                     self._topology.name, lot.what, problem, "give the flow its former shape back"
                 ) from None
             work, seen = self._work(entry), self._versions()
-            since = {sink.name: replaced_since(sink.table, record.versions[sink.name]) for sink in work.sinks}
+            # A state that was added since has nothing of the replay, and may have been backfilled.
+            since = {sink.name: replaced_since(sink.table, record.versions.get(sink.name, 0)) for sink in work.sinks}
             known = {name: replaced for name, replaced in since.items() if replaced is not None}
             judged = replaced_since(self._writer.table, record.versions[NAME], work.group.name)
             if judged is None or len(known) < len(since):
