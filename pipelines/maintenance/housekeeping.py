@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import LockedError, TrideltaError
+from pipelines.execution.runners.bounded_inputs import RUN_PREFIX
 from pipelines.graph.fields import is_name
 from pipelines.maintenance.compaction import compact, compact_quarantine
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, HousekeepingReport, Retention, timed
@@ -129,10 +130,11 @@ class _Round:
             "folders",
             partial(remove_old_copies_there, self.lake, root, self.kept.copies_days, dry_run=self.dry_run),
         )
-        of_run = partial(remove_old_objects, runs, root / "spool", DEAD_RUN_DAYS, dry_run=self.dry_run)
-        kept = self.kept.replaced_days
-        yield replaced, "folders", partial(remove_old_objects, replaced, root / "replaced", kept, dry_run=self.dry_run)
-        yield runs, "folders", of_run
+        of_replaced = (replaced, root / "replaced", self.kept.replaced_days, "*/*.replaced")
+        yield replaced, "folders", partial(remove_old_objects, *of_replaced, dry_run=self.dry_run)
+        # A source may keep its own files beside them.
+        of_runs = (runs, root / "spool", DEAD_RUN_DAYS, f"*/{RUN_PREFIX}*")
+        yield runs, "folders", partial(remove_old_objects, *of_runs, dry_run=self.dry_run)
 
     def _compacted(self, flow: TridentTopology | str) -> HousekeepingItem:
         report = compact(None, self.lake, flow, self.kept)

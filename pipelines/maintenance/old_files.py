@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pipelines.errors import LockedError
@@ -74,7 +74,7 @@ def remove_old_copies_there(
         return marker is not None and marker.copy.rstrip("/").endswith(f"/{copy}")
 
     return remove_old_objects(
-        "copies of checkpoints", copies, days, depth=3, dry_run=dry_run, now=now, is_needed=is_needed
+        "copies of checkpoints", copies, days, "*/*/*", dry_run=dry_run, now=now, is_needed=is_needed
     )
 
 
@@ -112,25 +112,28 @@ def remove_old_objects(
     what: str,
     root: Location,
     days: float | None,
+    pattern: str,
     *,
-    depth: int = 2,
     dry_run: bool = False,
     now: float | None = None,
     is_needed: Callable[..., bool] = lambda *names: False,
 ) -> HousekeepingItem:
-    """Remove folders `<root>/<flow>/<name>` of a store of which no object was put for some days.
+    """Remove folders of a store of which no object was put for some days. What is in none of them stays.
 
     Args:
         what: They are, for people.
         days: None: they stay.
-        depth: How many names a folder has below `root`.
+        pattern: Of the folders' names below `root`, such as `*/*.replaced`.
         is_needed: By these names; such a folder stays.
         now: Seconds since 1970; the store's time without it.
     """
+    wanted = PurePosixPath(pattern)
     folders: dict[tuple[str, ...], list[Entry]] = {}
     for entry in root.store.entries(root.key):
-        names = entry.key.removeprefix(f"{root.key}/").split("/")
-        folders.setdefault(tuple(names[:depth]), []).append(entry)
+        *names, _ = entry.key.removeprefix(f"{root.key}/").split("/")
+        folder = PurePosixPath(*names[: len(wanted.parts)])
+        if len(folder.parts) == len(wanted.parts) and folder.match(pattern):
+            folders.setdefault(folder.parts, []).append(entry)
     at = root.store.clock(root.key) if now is None and folders else now or 0.0
     gone = [
         entries

@@ -68,12 +68,12 @@ def test_old_folders_go_with_their_age(place: Location) -> None:
         for file in ("metadata", "offsets/0"):
             (root / "shop" / name / file).write_bytes(b"1234567890")
     now = root.store.clock(root.key)
-    assert remove_old_objects("replaced checkpoints", root, 30, now=now).removed == 0
-    assert remove_old_objects("replaced checkpoints", root, None, now=now + 1000 * DAY).removed == 0
-    counted = remove_old_objects("replaced checkpoints", root, 30, dry_run=True, now=now + 31 * DAY)
+    assert remove_old_objects("replaced checkpoints", root, 30, "*/*.replaced", now=now).removed == 0
+    assert remove_old_objects("replaced checkpoints", root, None, "*/*.replaced", now=now + 1000 * DAY).removed == 0
+    counted = remove_old_objects("replaced checkpoints", root, 30, "*/*.replaced", dry_run=True, now=now + 31 * DAY)
     assert (counted.before, counted.removed, counted.bytes) == (2, 2, 40)
     assert len(list(root.store.entries(root.key))) == 4
-    assert remove_old_objects("replaced checkpoints", root, 30, now=now + 31 * DAY).removed == 2
+    assert remove_old_objects("replaced checkpoints", root, 30, "*/*.replaced", now=now + 31 * DAY).removed == 2
     assert list(root.store.entries(root.key)) == []
 
 
@@ -85,3 +85,22 @@ def test_a_round_of_housekeeping(place: Location) -> None:
     done = {thing.what: (thing.before, thing.removed, thing.note) for thing in report.things}
     copies, runs = ("copies of checkpoints", (0, 0, "")), ("folders of bounded runs", (0, 0, ""))
     assert done == dict([copies, ("replaced checkpoints", (1, 1, "")), runs])
+
+
+def test_a_round_leaves_what_is_in_no_folder_of_its_own(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, year = Lake(place / "lake"), 365 * DAY
+    own = ["spool/shop/sales/0/rows.json", "copies/README", "spool/notes", "replaced/shop/sales.0.kept/metadata"]
+    doomed = ["spool/shop/bounded-1f/part", "copies/shop/sales/1/metadata", "replaced/shop/sales.0.replaced/metadata"]
+    for name in own + doomed:
+        (lake.root / name).write_bytes(b"1")
+    monkeypatch.setattr(BucketStore, "clock", lambda store, key, clock=BucketStore.clock: clock(store, key) + year)
+    report = run_housekeeping(lake)
+    assert [(thing.removed, thing.note) for thing in report.things] == [(1, "")] * 3
+    assert sorted(file.key.removeprefix(f"{lake.root.key}/") for file in lake.root.rglob("*")) == sorted(own)
+
+
+def test_each_replaced_checkpoint_has_a_folder_of_its_own(place: Location) -> None:
+    change = two_windows(Lake(place / "lake"))
+    first = change.aside("s__1")
+    (first / "metadata").write_bytes(b"1")
+    assert (first.name, change.aside("s__1").name) == ("s__1.0.replaced", "s__1.1.replaced")

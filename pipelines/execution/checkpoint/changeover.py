@@ -300,7 +300,7 @@ class Changeover:
     def aside(self, query: str) -> Place:
         """Return a folder beside the checkpoints, which is none that the flow has."""
         folder = self._lake.root / "replaced" / self._topology.name
-        numbers = (n for n in range(10**6) if not (folder / f"{query}.{n}.replaced").exists())
+        numbers = (n for n in range(10**6) if not (folder / f"{query}.{n}.replaced").is_dir())
         return folder / f"{query}.{next(numbers)}.replaced"
 
 

@@ -105,7 +105,7 @@ def refused(flow: str, spouts: Iterable[nodes.SpoutNode], slices: Sequence[str])
     return reports
 
 
-_PREFIX, _LOCK = "bounded-", ".lock"
+RUN_PREFIX, _LOCK = "bounded-", ".lock"
 # Without a lock it is of an earlier release, or its run died before it had one: longer than any run takes.
 _OLD_SECONDS = 86_400.0
 
@@ -114,7 +114,7 @@ _OLD_SECONDS = 86_400.0
 def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
     """Make a folder for the channels of one bounded run, and remove it when the block ends."""
     if isinstance(lake_root, Location):
-        place = lake_root / "spool" / flow / f"{_PREFIX}{uuid.uuid4().hex}"
+        place = lake_root / "spool" / flow / f"{RUN_PREFIX}{uuid.uuid4().hex}"
         try:
             yield place
         finally:
@@ -123,7 +123,7 @@ def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
         return
     parent = lake_root / "spool" / flow
     parent.mkdir(parents=True, exist_ok=True)
-    folder = parent / f"{_PREFIX}{uuid.uuid4().hex}"
+    folder = parent / f"{RUN_PREFIX}{uuid.uuid4().hex}"
     # The lock first: a folder without one looks like what a killed run has left.
     with FileLock(_lock_of(folder)):
         folder.mkdir(mode=FOLDER_MODE)
@@ -136,7 +136,7 @@ def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
 
 def left_behind(lake_root: Path) -> list[Path]:
     """Return the folders whose runs are dead."""
-    return [folder for folder in sorted((lake_root / "spool").glob(f"*/{_PREFIX}*")) if _is_left(folder)]
+    return [folder for folder in sorted((lake_root / "spool").glob(f"*/{RUN_PREFIX}*")) if _is_left(folder)]
 
 
 def remove_folder(folder: Path) -> bool:
