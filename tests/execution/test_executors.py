@@ -23,7 +23,7 @@ def asked(spark: SparkSession, root: Path) -> None:
     """The question itself; a local session is not asked."""
     probe = root / "probe"
     probe.write_text("tridelta\n")
-    executors._ask(spark, probe)
+    executors._ask(spark, probe.parent, probe)
 
 
 def test_a_local_session_is_not_asked(spark: SparkSession, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_module_that_they_lack_is_named(spark: SparkSession, tmp_path: Path, m
 @pytest.mark.slow
 def test_a_lake_that_they_do_not_see_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ExecutorError, match="does not see the lake") as caught:
-        executors._ask(spark, tmp_path / "lake" / "probe")
+        executors._ask(spark, tmp_path / "lake", tmp_path / "lake" / "probe")
     assert str(tmp_path / "lake") in str(caught.value)
     assert "TRIDELTA_LAKE" in str(caught.value)
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pipelines import logs
-from pipelines.nimbus.errors import LeaseHeldError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
 from pipelines.nimbus.processes.life import Ended, Life, LifeRecord, holder_of, shut_down
 from pipelines.nimbus.processes.supervisor import SupervisorProcess, worker_environment
 from pipelines.nimbus.registry.placements import Places
@@ -246,6 +246,28 @@ def test_the_lease_of_a_supervisor_that_died_here_is_free_at_once(host: Host) ->
 def test_a_second_supervisor_of_a_name_is_refused(host: Host) -> None:
     with pytest.raises(LeaseHeldError, match="supervisor:s1"):
         host.another().take_name()
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["dead", "alive"])
+def test_a_container_that_begins_with_an_empty_home_waits_for_its_former_life(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lives: bool
+) -> None:
+    monkeypatch.setattr("pipelines.nimbus.processes.supervisor._OWN_LEASE_SECONDS", 2.0)
+    own = host.registry.leases.holder("supervisor:s1")
+    assert own is not None
+    host.registry.leases.release_all(own.holder)
+    host.supervisor.take_name()
+    again = SupervisorProcess(host.store, replace(host.settings, home=tmp_path / "empty"), "s1")
+    again.ending.wait = lambda timeout=None: host.supervisor.look() if lives else time.sleep(timeout or 0)  # type: ignore[method-assign,assignment]
+    if lives:
+        with pytest.raises(LeaseHeldError, match="supervisor:s1"):
+            again.run()
+        return
+    monkeypatch.setattr(again, "look", again.stop)
+    again.run()
+    assert host.supervisor._own is not None
+    with pytest.raises(LeaseLostError):
+        host.registry.leases.check(host.supervisor._own)
 
 
 def test_one_that_stood_still_while_another_took_its_name_touches_no_slot(host: Host) -> None:

@@ -21,6 +21,7 @@ from uuid import uuid4
 from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.execution.protocol.failures import reason_of
+from pipelines.execution.runners.bounded_inputs import bounded_folder
 from pipelines.places.location import Place
 from pipelines.spark.jars import cache_folder
 from pipelines.spark.session import is_local
@@ -72,17 +73,15 @@ def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER
     if is_local(str(context.master)) or key in _asked:
         return
     _send_code(context)
-    probe = lake / f"probe-{uuid4().hex}"
-    lake.mkdir(parents=True, exist_ok=True)
-    probe.write_bytes(b"tridelta\n")
-    try:
-        _within(context, seconds, lambda: _ask(spark, probe))
-    finally:
-        probe.unlink(missing_ok=True)
+    # Housekeeping removes what a killed run leaves there.
+    with bounded_folder(lake, ".probe") as folder:
+        probe = folder / "probe"
+        probe.write_bytes(b"tridelta\n")
+        _within(context, seconds, lambda: _ask(spark, lake, probe))
     _asked.add(key)
 
 
-def _ask(spark: SparkSession, probe: Place) -> None:
+def _ask(spark: SparkSession, lake: Place, probe: Place) -> None:
     context, master = spark.sparkContext, str(spark.sparkContext.master)
     wanted, path = _LOADED, str(probe) if isinstance(probe, Path) else ""
     number = 2 * max(context.defaultParallelism, 1)
@@ -114,11 +113,11 @@ def _ask(spark: SparkSession, probe: Place) -> None:
             raise ExecutorError(master, f"on {host}: {missing}", hint)
         if not sees:
             hint = "mount the lake on all hosts under the same path, or put it on S3 (TRIDELTA_LAKE)"
-            raise ExecutorError(master, f"{host} does not see the lake {probe.parent}", hint)
+            raise ExecutorError(master, f"{host} does not see the lake {lake}", hint)
     try:
         spark.read.text(str(probe)).collect()
     except Exception as error:
-        problem = f"they do not read {probe.parent}: {reason_of(error)}"
+        problem = f"they do not read {lake}: {reason_of(error)}"
         raise ExecutorError(master, problem, "see docs/object-stores.md") from error
 
 
@@ -167,17 +166,18 @@ def code_archive(cache: Path | None = None) -> Path:
 
     Its name is its content's digest: it is made once.
     """
-    files = sorted(set(_sources()))
+    # Each is read once: what an installation replaces meanwhile is not archived under the digest of what was there.
+    files = {name: file.read_bytes() for name, file in sorted(set(_sources()))}
     digest = hashlib.blake2b(digest_size=8)
-    for name, file in files:
-        digest.update(name.encode() + b"\0" + file.read_bytes())
+    for name, data in files.items():
+        digest.update(name.encode() + b"\0" + data)
     archive = (cache or cache_folder()) / f"code-{digest.hexdigest()}.zip"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
         draft = archive.with_name(f".{archive.name}.{os.getpid()}")
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, file in files:
-                out.write(file, name)
+            for name, data in files.items():
+                out.writestr(name, data)
         draft.replace(archive)
     return archive
 

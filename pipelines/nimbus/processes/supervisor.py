@@ -165,10 +165,19 @@ class SupervisorProcess:
 
     def _begin(self) -> None:
         """Take its name and find its workers; it waits for a registry that does not answer."""
+        seen: Lease | None = None
         while not self.ending.is_set():
             try:
                 if self._own is None:
-                    self.take_name()
+                    seen = seen or self._held_from_afar()
+                    try:
+                        self.take_name()
+                    except LeaseHeldError:
+                        # A container that begins with an empty home cannot tell whether its former life is dead.
+                        if seen is None or self._held_from_afar() not in (None, seen):
+                            raise
+                        self.ending.wait(1.0)
+                        continue
                 self.find_workers()
                 return
             except RegistryError as error:
@@ -229,6 +238,12 @@ class SupervisorProcess:
         """Return whether the holder of this name's lease may still be alive."""
         record = Life(self._settings, self.name, "supervisor").read()
         return record is None or record.life != holder or record.process() is not None
+
+    def _held_from_afar(self) -> Lease | None:
+        """Return the name's lease where nothing is written here of its holder: only its renewals show that one lives."""
+        if Life(self._settings, self.name, "supervisor").read() is not None:
+            return None
+        return self._registry.leases.holder(f"supervisor:{self.name}")
 
     def _renew_own(self) -> bool:
         """Return whether the name is still its own."""
