@@ -1,10 +1,12 @@
 """Arrivals: the folders that flows read, as assets that can be looked at but not made."""
 
 import hashlib
+import stat
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import dagster as dg
@@ -12,6 +14,9 @@ import dagster as dg
 from assets.view import FlowView, source_key
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
+from pipelines.places.location import Location, Place
+from pipelines.places.store import Entry
+from pipelines.sources.base import place_of
 
 
 @dataclass(frozen=True)
@@ -32,40 +37,62 @@ class Arrived:
         return shown
 
 
-def arrived(folder: str | Path) -> Arrived:
+def arrived(folder: Place) -> Arrived:
     """Look at a folder as a file source does: no names that begin with `_` or `.`; a missing folder is an empty one."""
-    root = Path(folder)
-    files = [path for path in root.rglob("*") if path.name[0] not in "._" and path.is_file()] if root.is_dir() else []
-    digest, size, latest, newest = hashlib.sha256(), 0, 0, ""
-    for path in sorted(files):
-        facts = path.stat()
-        size += facts.st_size
-        digest.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
-        if facts.st_mtime_ns >= latest:
-            latest, newest = facts.st_mtime_ns, path.name
+    files = sorted((entry for entry in _listed(folder) if _name(entry)[0] not in "._"), key=lambda entry: entry.key)
+    digest = hashlib.sha256()
+    for entry in files:
+        digest.update(f"{entry.key}\0{entry.size}\0{entry.version}\n".encode())
+    newest = max(reversed(files), key=lambda entry: entry.modified, default=None)
     return Arrived(
         files=len(files),
-        bytes=size,
-        newest=newest,
-        newest_at=datetime.fromtimestamp(latest / 1e9, UTC) if files else None,
+        bytes=sum(entry.size for entry in files),
+        newest=_name(newest) if newest else "",
+        newest_at=datetime.fromtimestamp(newest.modified, UTC) if newest else None,
         fingerprint=digest.hexdigest()[:16],
     )
 
 
+def _listed(folder: Place) -> Iterator[Entry]:
+    if isinstance(folder, Location):
+        yield from folder.store.entries(folder.key)
+        return
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            continue  # moved away in this moment
+        if stat.S_ISREG(facts.st_mode):
+            yield Entry(str(path), facts.st_size, facts.st_mtime, str(facts.st_mtime_ns))
+
+
+def _name(entry: Entry) -> str:
+    return PurePosixPath(entry.key).name
+
+
 def look_at(spout: nodes.SpoutNode) -> Arrived | None:
-    """Count what has arrived for a stream; None for a source that is not a folder of files."""
+    """Count what has arrived for a stream; None for a source that is not a folder of files.
+
+    Raises:
+        StoreError: its store does not answer.
+    """
     path = spout.source.inner.path
-    return None if path is None else arrived(path)
+    return None if path is None else arrived(place_of(path))
 
 
-def observation(spout: nodes.SpoutNode) -> dg.AssetObservation | None:
+def observation(spout: nodes.SpoutNode, seen: Arrived) -> dg.AssetObservation:
     """Report what has arrived for a stream as an event of its asset."""
-    seen = look_at(spout)
-    if seen is None:
-        return None
     return dg.AssetObservation(
         source_key(spout.stream), metadata=seen.metadata(), tags={"dagster/data_version": seen.fingerprint}
     )
+
+
+def caught_up(view: FlowView, spout: nodes.SpoutNode) -> str:
+    """Return the key under which Dagster's storage keeps what a flow's last whole catch-up found arrived for a stream.
+
+    An observation of the source would not do: it is of all flows that read it, and of whoever looks.
+    """
+    return f"tridelta/caught_up/{view.name}/{spout.stream}"
 
 
 def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:

@@ -1,16 +1,21 @@
 """catch_up_job: run what the sources hold now, check the tables, renew the answers."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets.events.reporting import Reporter, log_evaluation, plain_failures
 from assets.queries import answer_metadata, ask
-from assets.sources import observation
+from assets.sources import Arrived, caught_up, look_at, observation
 from assets.suites import check_table, evaluations
 from assets.view import FlowView
 from ops.jobs.forms import flow_step
+from pipelines.graph.nodes import SpoutNode
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.status import FlowStatus
 
 # A catch-up ends; one that is still there after six hours hangs, and holds the flow's pool.
 MAX_RUNTIME_SECONDS = 6 * 3600
@@ -42,8 +47,10 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
         nimbus: NimbusResource,
     ) -> None:
         # What is there before the run reads: what comes meanwhile is news to the next one.
-        arrived = [seen for seen in map(observation, view.arriving) if seen is not None]
+        with plain_failures():
+            arrived = [(spout, seen) for spout in view.arriving if (seen := look_at(spout)) is not None]
         if (runs_otherwise := _runs_otherwise(context, view, nimbus)) is not None:
+            # Shown, but not marked as read: who reads it may end before it has.
             _observe(context, arrived)
             context.add_output_metadata({"batches": 0, **runs_otherwise})
             return
@@ -59,6 +66,8 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
         if not config.max_batches or len(report.batches) < config.max_batches:
             # Not of a run that failed, or stopped early: the schedule is to ask for what it left.
             _observe(context, arrived)
+            marks = {caught_up(view, spout): seen.fingerprint for spout, seen in arrived}
+            context.instance.daemon_cursor_storage.set_cursor_values(marks)
         context.add_output_metadata(
             {
                 "batches": len(report.batches),
@@ -71,9 +80,14 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
     return catch_up
 
 
-def _observe(context: dg.OpExecutionContext, arrived: Sequence[dg.AssetObservation]) -> None:
-    for seen in arrived:
-        context.log_event(seen)
+def _observe(context: dg.OpExecutionContext, arrived: Sequence[tuple[SpoutNode, Arrived]]) -> None:
+    for spout, seen in arrived:
+        context.log_event(observation(spout, seen))
+
+
+def is_read_by_worker(flow: "FlowStatus | None") -> bool:
+    """Return whether a worker reads what arrives for a flow, and holds its checkpoints."""
+    return flow is not None and (flow.status == "ACTIVE" or not flow.stopped)
 
 
 def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: NimbusResource) -> dict[str, str] | None:
@@ -83,8 +97,7 @@ def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: Nimb
         return {"made by": f"{view.name}_slices_job"}
     with plain_failures():
         worker = nimbus.deployed().get(view.name)
-    if worker is not None and (worker.status == "ACTIVE" or not worker.stopped):
-        # Its queries hold the checkpoints, and read what has arrived by themselves.
+    if worker is not None and is_read_by_worker(worker):
         context.log.info(f"{view.name} is deployed ({worker.status}): its worker reads what arrives")
         return {"read by": "the deployed flow"}
     return None

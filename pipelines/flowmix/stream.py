@@ -227,7 +227,7 @@ class FlowStream:
         return self._stateful(SortWindow, by, " and ".join(given), size, trigger, flush, window_evict_millis)
 
     def switch(
-        self, *, open: Policy | None = None, evict: Policy | None = None, close: Policy | None = None
+        self, open: Policy | None = None, evict: Policy | None = None, close: Policy | None = None
     ) -> FlowStream:
         """Let events pass until `open` says stop, then none until `close` says go on (the original's stop gate, rules 5.4).
 

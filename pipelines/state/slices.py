@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from pipelines.state.delta_log import adds
+from pipelines.state.delta_log import actions, adds
 from pipelines.state.kinds import MAP
 from pipelines.state.record import BATCH, REPLAY, SLICE, CommitRecord
 from pipelines.state.schema import RESERVED, SLICE_COLUMN
@@ -89,6 +89,12 @@ def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
             commits[commit.slice] = commit
         elif commit.kind in (BATCH, REPLAY):
             # The slices of the files that it added.
-            added = {str(add["partitionValues"].get(SLICE_COLUMN)) for add in adds(table.path, commit.version)}
-            commits |= dict.fromkeys(added, commit)
+            commits |= dict.fromkeys(map(_slice_of, adds(table.path, commit.version)), commit)
+        elif commit.restored is not None:
+            changed = actions(table.path, commit.version, "add", "remove")
+            commits |= dict.fromkeys((_slice_of(action) for _, action in changed), commit)
     return commits
+
+
+def _slice_of(file: Mapping[str, Any]) -> str:
+    return str((file.get("partitionValues") or {}).get(SLICE_COLUMN))

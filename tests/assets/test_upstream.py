@@ -86,6 +86,20 @@ def test_its_schedule_comes_later_and_waits(days: FlowView, rides: FlowView, tmp
     assert slices_schedule(rides, slices_job(flow_assets(rides))).cron_schedule == "0 1 * * *"
 
 
+def test_its_schedule_asks_for_a_slice_once(days: FlowView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.schedules.waits", lambda *_: None)
+    schedule = slices_schedule(days, slices_job(flow_assets(days)))
+    with dg.instance_for_test() as instance:
+        for minute, asks in ((20, True), (30, False)):
+            at = datetime(2024, 1, 3, 1, minute, tzinfo=UTC)
+            with dg.build_schedule_context(instance=instance, scheduled_execution_time=at) as context:
+                said = schedule(context)
+            assert isinstance(said, dg.RunRequest if asks else dg.SkipReason)
+            # As the daemon launches what is asked for; it failed.
+            tags = {"dagster/schedule_name": schedule.name, "dagster/run_key": "2024-01-02"}
+            create_run_for_test(instance, status=dg.DagsterRunStatus.FAILURE, tags=tags)
+
+
 def test_it_waits_for_the_run_that_makes_or_checks_what_it_reads(days: FlowView, tmp_path: Path) -> None:
     defs, day = two_flows.definitions(tmp_path), "2024-01-02"
     repository = defs.get_repository_def()

@@ -9,14 +9,19 @@ import dagster as dg
 import pytest
 
 from assets.factory import assets_of, flow_assets
-from assets.sources import observation
+from assets.sources import caught_up, look_at, observation
 from assets.view import FlowView
 from ops.flow_definitions import slices_job
 from ops.jobs.catch_up import catch_up_job
 from ops.schedules import catch_up_schedule, slices_schedule
 from pipelines.catalog import FlowSettings, flow
+from pipelines.places.store import StoreError
+from resources import NimbusResource
+from tests.nimbus import looks
 
 pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
+
+NIMBUS = {"nimbus": NimbusResource()}
 
 
 @pytest.fixture
@@ -25,13 +30,13 @@ def flights(tmp_path: Path) -> FlowView:
 
 
 @pytest.mark.slow
-def test_catch_up_waits_for_news(flights: FlowView, tmp_path: Path) -> None:
+def test_catch_up_waits_for_news(flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = catch_up_schedule([flights], catch_up_job([flights]))
     folder = tmp_path / "data" / "flights"
     with dg.instance_for_test() as instance:
 
         def tick() -> dg.RunRequest | dg.SkipReason:
-            with dg.build_schedule_context(instance=instance) as context:
+            with dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
                 said = schedule(context)
             assert isinstance(said, dg.RunRequest | dg.SkipReason)
             return said
@@ -43,12 +48,38 @@ def test_catch_up_waits_for_news(flights: FlowView, tmp_path: Path) -> None:
         assert isinstance(asked, dg.RunRequest)
         assert asked.tags["news/flights"] == "flights: 1 files, the newest 2013-01-01.json"
 
-        seen = observation(flights.spouts[0])
+        (spout,) = flights.spouts
+        seen = look_at(spout)
         assert seen is not None
-        instance.report_runless_asset_event(seen)
+        # Somebody looks, or another flow reads the same folder.
+        instance.report_runless_asset_event(observation(spout, seen))
+        instance.daemon_cursor_storage.set_cursor_values({"tridelta/caught_up/delays/flights": seen.fingerprint})
+        assert isinstance(tick(), dg.RunRequest)
+        instance.daemon_cursor_storage.set_cursor_values({caught_up(flights, spout): seen.fingerprint})
         assert isinstance(tick(), dg.SkipReason)
         (folder / "2013-01-02.json").write_text("{}\n")
         assert isinstance(tick(), dg.RunRequest)
+        # Its worker reads what arrives, until it is killed.
+        monkeypatch.setattr(NimbusResource, "deployed", lambda _: {"flights": looks.flow("flights")})
+        assert isinstance(tick(), dg.SkipReason)
+
+
+def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
+    flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FlowView.of(flow("late_departures"), FlowSettings(tmp_path))
+
+    def told(_: dg.DagsterInstance, view: FlowView) -> str:
+        if view is flights:
+            raise StoreError("s3a://bucket", "it does not answer", hint="try again")
+        return "a file"
+
+    monkeypatch.setattr("ops.schedules.news", told)
+    schedule = catch_up_schedule([flights, other], catch_up_job([flights, other]))
+    with dg.instance_for_test() as instance, dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+        said = schedule(context)
+        assert isinstance(said, dg.RunRequest)
+        assert [tag for tag in said.tags if tag.startswith("news/")] == ["news/late_departures"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from assets.sources import arrived
 from pipelines import Lake
 from pipelines.execution.checkpoint.engine_files import CONTINUE
 from pipelines.maintenance import Retention, run_housekeeping
@@ -97,6 +98,19 @@ def test_a_round_leaves_what_is_in_no_folder_of_its_own(place: Location, monkeyp
     report = run_housekeeping(lake)
     assert [(thing.removed, thing.note) for thing in report.things] == [(1, "")] * 3
     assert sorted(file.key.removeprefix(f"{lake.root.key}/") for file in lake.root.rglob("*")) == sorted(own)
+
+
+def test_what_has_arrived_in_a_bucket_is_news(place: Location) -> None:
+    folder = place / "in"
+    assert arrived(folder).files == 0
+    for name in ("2024-01-01.json", "more/2024-01-02.json", "_SUCCESS"):
+        (folder / name).write_bytes(b"{}\n")
+    seen = arrived(folder)
+    assert (seen.files, seen.bytes) == (2, 6)
+    assert seen.newest in ("2024-01-01.json", "2024-01-02.json")
+    assert arrived(folder) == seen
+    (folder / "2024-01-01.json").write_bytes(b"[]\n")
+    assert arrived(folder).fingerprint != seen.fingerprint
 
 
 def test_each_replaced_checkpoint_has_a_folder_of_its_own(place: Location) -> None:
