@@ -15,6 +15,9 @@ from typing import Any
 
 from pipelines.places.location import Place
 
+_FEW = 4
+"""Listings that are read by their names, without a look at the folder: a batch takes one."""
+
 
 def offset_lines(checkpoint: Place, batch: int) -> list[str]:
     """Return the lines of a batch's entry: the version, Spark's own, then one per source; none if there is no entry."""
@@ -60,14 +63,28 @@ def log_offset(checkpoint: Place, batch: int, index: int = 0) -> int:
     Args:
         index: which source of the query it is, from 0.
     """
-    earlier = [file for number, file in offset_files(checkpoint).items() if number <= batch]
-    offset = read_offset(earlier[-1], index) if earlier else None
+    try:
+        # By its name, where it can be: a folder of a store is listed for more than a file costs.
+        offset = read_offset(checkpoint / "offsets" / str(batch), index)
+    except FileNotFoundError:
+        earlier = [file for number, file in offset_files(checkpoint).items() if number <= batch]
+        offset = read_offset(earlier[-1], index) if earlier else None
     return -1 if offset is None else int(offset["logOffset"])
 
 
 def files_of_batches(log: Place, first: int, last: int) -> Iterator[str]:
     """Yield the addresses of the files of the listings `first..last`, as Spark wrote them."""
-    if not log.is_dir() or last < first:
+    if last < first:
+        return
+    if last - first < _FEW:
+        try:
+            named = [path for number in range(first, last + 1) for path in _entries(log / str(number), first, last)]
+        except FileNotFoundError:
+            pass  # it is in a compact file
+        else:
+            yield from named
+            return
+    if not log.is_dir():
         return
     compacts = sorted(int(p.stem) for p in log.glob("*.compact") if p.stem.isdigit())
     # The newest compact file that is not past `last` holds everything before it; one past it holds all of them too.
