@@ -273,7 +273,7 @@ class StateTable:
                 except DamagedTableError:
                     raise
                 except Exception as error:  # delta-rs has one exception class for every kind of missing version
-                    raise ReadPointError(self.name, f"version {version}", str(error).splitlines()[0]) from None
+                    raise ReadPointError(self.name, f"version {version}", str(error).splitlines()[0]) from error
                 self._keep(Snapshot(table, self.name))
             return self._snapshots[version]
 
