@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
+from pipelines.errors import TrideltaError
 from pipelines.places.location import Location, by_name
 from pipelines.state.delta_log import log_folder
 from pipelines.state.maintenance_commits import REMEMBERED
@@ -36,12 +37,27 @@ _REMEMBERED_HOURS = 168
 # The clock goes on between the look at the log and the start of the vacuum.
 _SPARE = timedelta(seconds=5)
 
+# A vacuum deletes by this host's clock what the store has dated by its own.
+_CLOCKS_APART_SECONDS = 3600.0
+
 # Files under their working names, of delta-rs (`x#1`, `_commit_x.json.tmp`) and of Spark (`.x.tmp`).
 _CUT_OFF = re.compile(r"(#\d+|\.tmp)$")
 _WORKING = re.compile(r"^/commit-\w+/(_temporary/|_SUCCESS$)")
 _GENERATION = re.compile(rf"^{GEN}=(-?\d+)$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 _OF_VERSION = re.compile(r"^\.?(\d{20})\.(json|crc|checkpoint\b.*|json\.crc|crc\.crc)$")
+
+
+class ClockError(TrideltaError):
+    """The clocks of this host and of a store are too far apart to tell what is old there."""
+
+    def __init__(self, place: str, ahead_seconds: float) -> None:
+        self.place, self.ahead_seconds = place, ahead_seconds
+        apart = f"{abs(ahead_seconds) / 3600:.1f} hours {'ahead of' if ahead_seconds > 0 else 'behind'}"
+        super().__init__(
+            f"{place}: this host's clock is {apart} the store's, so nothing was deleted by its age",
+            hint="set this host's clock and compact again",
+        )
 
 
 @dataclass(frozen=True)
@@ -93,15 +109,27 @@ def _first_of_last_batch(records: Sequence[CommitRecord]) -> int | None:
 
 
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
-    """Delete the data files that only versions before the bound need. Return how many."""
+    """Delete the data files that only versions before the bound need. Return how many.
+
+    Raises:
+        ClockError
+    """
     table = DeltaTable(str(writer.table.path))
     # A removed file that the log has forgotten can't be distinguished from a left-over.
     left_overs = _LEFT_OVER_HOURS <= limit.hours <= remembered_hours(table)
     doomed = writer.vacuum(table, None, limit.hours, left_overs)
     if not doomed:
         return 0
+    if left_overs and isinstance(writer.table.path, Location):
+        _check_clock(writer.table.path)
     record = record.model_copy(update={"readable_from": limit.version})
     return len(writer.vacuum(table, record, limit.hours, left_overs, keep=_still_readable(writer.table, limit)))
+
+
+def _check_clock(table: Location) -> None:
+    ahead = time.time() - table.store.clock(table.key)
+    if abs(ahead) > _CLOCKS_APART_SECONDS:
+        raise ClockError(str(table), ahead)
 
 
 def _still_readable(table: StateTable, limit: Bound) -> list[int]:
@@ -160,9 +188,9 @@ def remove_left_overs(table: StateTable, closed_before: int, now: float | None =
     Neither is in Delta's sight: a vacuum leaves both, and a folder a slice and generation would be thousands in a year. All
     of them are at least a day old, so no writer is at work on them; nor is one to come in a closed generation.
     """
-    oldest = (time.time() if now is None else now) - _LEFT_OVER_HOURS * 3600
     if isinstance(table.path, Location):
-        return _remove_working_files(table.path, oldest)
+        return _remove_working_files(table.path, now)
+    oldest = (time.time() if now is None else now) - _LEFT_OVER_HOURS * 3600
     removed = 0
     for path in table.path.rglob("*"):
         generation = _GENERATION.match(path.name)
@@ -175,16 +203,16 @@ def remove_left_overs(table: StateTable, closed_before: int, now: float | None =
     return removed
 
 
-def _remove_working_files(table: Location, oldest: float) -> int:
-    """Delete what Spark's tasks have left beside the Parquet files of a large commit on a store."""
-    entries = [
-        entry
-        for entry in table.store.entries(table.key)
-        if _WORKING.search(entry.key.removeprefix(table.key)) and entry.modified <= oldest
-    ]
-    for entry in entries:
+def _remove_working_files(table: Location, now: float | None) -> int:
+    """Delete what Spark's tasks have left beside the Parquet files of a large commit on a store, by the store's clock."""
+    entries = [e for e in table.store.entries(table.key) if _WORKING.search(e.key.removeprefix(table.key))]
+    if not entries:
+        return 0
+    oldest = (table.store.clock(table.key) if now is None else now) - _LEFT_OVER_HOURS * 3600
+    old = [entry for entry in entries if entry.modified <= oldest]
+    for entry in old:
         table.store.delete(entry.key)
-    return len(entries)
+    return len(old)
 
 
 def _remembered(table: StateTable, readable: int) -> set[int]:

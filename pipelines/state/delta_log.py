@@ -6,13 +6,16 @@ files as they are where delta-rs reads past damage (see `pipelines.state.damage`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from pipelines.places.location import Place, by_name
+from pipelines.places.location import Location, Place, by_name
+
+Mark = tuple[int, ...] | str
 
 _COMMIT = re.compile(r"\d{20}\.json")
 
@@ -30,6 +33,21 @@ def has_log(table: Place) -> bool:
 def commit_file(table: Place, version: int) -> Place:
     """Return where the commit of a version is, or would be."""
     return log_folder(table) / f"{version:020d}.json"
+
+
+def commit_mark(table: Place, version: int) -> Mark | None:
+    """Return what tells the commit of a version from another one at its place: a table that is made anew counts from 0 again.
+
+    Returns:
+        None if the commit is not in the log.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        file = commit_file(table, version)
+        if isinstance(file, Location):
+            return file.version
+        stat = file.stat()
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    return None
 
 
 def commit_files(table: Place) -> list[Place]:

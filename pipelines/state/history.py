@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from pipelines.errors import ReadPointError
 from pipelines.places.location import Location, Place
 from pipelines.state.damage import check_commit
-from pipelines.state.delta_log import commit_file, versions
+from pipelines.state.delta_log import Mark, commit_file, commit_mark, versions
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
 
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMN", "ADD COLUMNS")
@@ -31,6 +31,8 @@ class History:
     def __init__(self, name: str, path: Place) -> None:
         self._name, self._path = name, path
         self._records: list[CommitRecord] = []
+        self._mark: Mark | None = None
+        """Of the last commit that was read."""
         self._counting: list[CommitRecord] = []
         self._batches: list[CommitRecord] = []
         self._claims: dict[str | None, dict[str, frozenset[str]]] = {}
@@ -72,6 +74,11 @@ class History:
             earlier._count(commit)
         return earlier._counting
 
+    def made(self, version: int) -> str:
+        """Return when a version was made, of what was read last: a table that is made anew has made it at another time."""
+        with self._lock:
+            return next((str(commit.time) for commit in self._records if commit.version == version), "")
+
     def undone(self, epoch: int) -> set[int]:
         """Return the txids of an epoch that were committed once, undone by a RESTORE, and are not there again."""
         with self._current():
@@ -102,14 +109,21 @@ class History:
 
     def _refresh(self) -> None:
         """Read what is new. A batch looks at the ledger several times, so that must not cost a look at all of it."""
-        if self._records and not self._file(self._records[-1].version).exists():
-            # The log was cleaned beyond what was read, so nothing says what came next: all that is there, again.
-            self._forget()
+        if self._records:
+            mark = commit_mark(self._path, self._records[-1].version)
+            if mark is None or mark != self._mark:
+                # The log was cleaned beyond what was read, or the table was made anew, so nothing says what came next: all that
+                # is there, again.
+                self._forget()
         if not self._records:
-            for version in versions(self._path):
+            found = versions(self._path)
+            # Before it is read: a table that is made anew meanwhile has another one.
+            self._mark = commit_mark(self._path, found[-1]) if found else None
+            for version in found:
                 self._add(version)
-        while self._records and self._file(self._records[-1].version + 1).exists():
+        while self._records and (mark := commit_mark(self._path, self._records[-1].version + 1)) is not None:
             self._add(self._records[-1].version + 1)
+            self._mark = mark
 
     def _forget(self) -> None:
         self._records = []

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.places.location import Location, Place
-from pipelines.state.delta_log import actions, commit_file
+from pipelines.state.delta_log import Mark, actions, commit_mark
 from pipelines.state.kinds import LOG
 from pipelines.state.reading import Key, Reader, Row, finished, matching
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
@@ -58,6 +58,7 @@ class PointReads:
         self._reader = reader
         self._version = reader.snapshot.version if reader else -1
         """The version that `_appended` goes up to."""
+        self._mark: Mark | None = commit_mark(self._path, self._version) if reader else None
         self._known: OrderedDict[Key, tuple[Row | None, int]] = OrderedDict()
         """By key what it holds (None: nothing) at the reader's version and with so many rows of `_appended`."""
         self._appended: pa.Table | None = None
@@ -128,17 +129,17 @@ class PointReads:
     def _follow(self) -> Reader:
         """Go to the last version: by the rows that were appended, if nothing else happened."""
         reader = self._reader
-        if reader is None or not commit_file(self._path, self._version).exists():
+        if reader is None or self._mark is None or commit_mark(self._path, self._version) != self._mark:
             reader = self._opened()
             self._start_afresh(reader)
-        while commit_file(self._path, self._version + 1).exists():
+        while (mark := commit_mark(self._path, self._version + 1)) is not None:
             rows = self._new_rows(reader)
             if rows is None:
                 reader = self._opened()
                 self._start_afresh(reader)
                 continue
             self._append(rows)
-            self._version += 1
+            self._version, self._mark = self._version + 1, mark
         return reader
 
     def _new_rows(self, reader: Reader) -> pa.Table | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 
 from deltalake import DeltaTable
 
-from pipelines.places.location import Location, Place, by_name
+from pipelines.places.location import Place, by_name
 from pipelines.state.damage import check_log, opened_as
-from pipelines.state.delta_log import commit_file, log_folder, replayed
+from pipelines.state.delta_log import Mark, commit_file, commit_mark, log_folder, replayed
 
 _UPDATES = 25
 """A commit takes longer with each that the handle has taken in, so it is opened again after so many."""
@@ -58,7 +57,7 @@ class OpenTable:
     def __init__(self, name: str, path: Place) -> None:
         self._name, self._path = name, path
         self._table: KnownTable | None = None
-        self._known: tuple[int, ...] | str | None = None
+        self._known: Mark | None = None
         self._opened_from: list[Place] = []
         self._updates = 0
 
@@ -73,7 +72,7 @@ class OpenTable:
             self._opened_from = _oldest(self._path)
             table = opened_as(KnownTable, self._name, self._path)
             self._table, self._updates = table, 0
-            self._known = self._file_of(table.version())
+            self._known = commit_mark(self._path, table.version())
         return table
 
     def noted(self, before: int, carried: Mapping[str, int]) -> None:
@@ -85,7 +84,7 @@ class OpenTable:
         """
         if self._table is not None:
             self._table.moved_on(before, carried)
-            self._known = self._file_of(self._table.version())
+            self._known = commit_mark(self._path, self._table.version())
             self._updates += 1
 
     def close(self) -> None:
@@ -97,7 +96,7 @@ class OpenTable:
         before = table.version()
         if (
             self._known is None
-            or self._file_of(before) != self._known
+            or commit_mark(self._path, before) != self._known
             or not all(file.exists() for file in self._opened_from)
         ):
             return False
@@ -109,20 +108,10 @@ class OpenTable:
         except Exception:  # delta-rs has one class for all that can be wrong; opened again, the damage is named
             return False
         # A compaction cleans the oldest commits first: the known one is there still, so all behind it were.
-        unbroken = self._file_of(before) == self._known
+        unbroken = commit_mark(self._path, before) == self._known
         self._updates += 1
-        self._known = self._file_of(table.version())
+        self._known = commit_mark(self._path, table.version())
         return unbroken
-
-    def _file_of(self, version: int) -> tuple[int, ...] | str | None:
-        """What tells the file of a commit from another at its place."""
-        with contextlib.suppress(FileNotFoundError):
-            file = commit_file(self._path, version)
-            if isinstance(file, Location):
-                return file.version
-            stat = file.stat()
-            return stat.st_ino, stat.st_mtime_ns, stat.st_size
-        return None
 
 
 def _oldest(path: Place) -> list[Place]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -82,14 +81,15 @@ def rows_of(actions: Sequence[AddAction]) -> int:
     return sum(int(json.loads(action.stats)["numRecords"]) for action in actions)
 
 
-def check_age(files: Sequence[AddAction], state: str, what: str) -> None:
-    """Refuse files that a compaction may have deleted while their writer stood still.
+def check_age(files: Sequence[AddAction], table: Location, state: str, what: str) -> None:
+    """Refuse files that a compaction may have deleted while their writer stood still. The store dates them, and says how old.
 
     Raises:
         LateWriterError: they were written too long ago.
     """
-    written = min((file.modification_time for file in files), default=None)
-    age = time.time() - written / 1000 if written is not None else 0.0
+    if not files:
+        return
+    age = table.store.clock(table.key) - min(file.modification_time for file in files) / 1000
     if age > COMMITTED_WITHIN_SECONDS:
         raise LateWriterError(
             state, what, f"its files are {age / 3600:.0f} hours old, and a compaction may have deleted them"

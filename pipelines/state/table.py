@@ -14,7 +14,7 @@ from pipelines.errors import FieldError, ReadPointError
 from pipelines.places.location import Place
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
-from pipelines.state.delta_log import commit_file, has_log
+from pipelines.state.delta_log import Mark, commit_mark, has_log
 from pipelines.state.far_times import shown_rows
 from pipelines.state.history import History
 from pipelines.state.key_cache import PointReads
@@ -49,11 +49,11 @@ class StateTable:
     def __init__(self, name: str, path: Place) -> None:
         self.name, self.path = name, path
         self._history = History(name, path)
-        self._table: DeltaTable | None = None
+        self._open: tuple[DeltaTable, Mark | None] | None = None
         self._snapshots: dict[int, Snapshot] = {}
         self._schema: tuple[DeltaTable, str, StateSchema] | None = None
         self._lock = threading.Lock()
-        self._points = PointReads(path, lambda: self._reader(self._at(None, None, None)))
+        self._points = PointReads(path, self._reader)
 
     def __repr__(self) -> str:
         return f"StateTable({self.name!r}, {str(self.path)!r})"
@@ -139,7 +139,7 @@ class StateTable:
         """
         check_mappings(keys)
         present = txid is None and version is None and timestamp is None
-        reader = self._points.current() if present else self._reader(self._at(txid, version, timestamp))
+        reader = self._points.current() if present else self._reader(txid, version, timestamp)
         if reader.declared.layout == ROWS:
             return self._matching(keys or [], reader)
         asked = [dict(key) for key in keys or [{}]]
@@ -157,8 +157,16 @@ class StateTable:
         conditions = [keys_condition([key], tuple(key), types) for key in keys if _known(key, types)] or ["true"]
         return shown_rows(reader.scan(" OR ".join(conditions)))
 
-    def _reader(self, snapshot: Snapshot, before: int | None = None) -> Reader:
-        return Reader(snapshot, self.declared, before)
+    def _reader(
+        self,
+        txid: int | None = None,
+        version: int | None = None,
+        timestamp: datetime | None = None,
+        before: int | None = None,
+    ) -> Reader:
+        # First: it sees whether the table was made anew, whose versions are others.
+        declared = self.declared
+        return Reader(self._at(txid, version, timestamp), declared, before)
 
     def scan(
         self,
@@ -173,7 +181,7 @@ class StateTable:
         Args:
             where: SQL over the stored columns, for the engine's own use.
         """
-        return self._reader(self._at(txid, version, timestamp)).scan(where)
+        return self._reader(txid, version, timestamp).scan(where)
 
     def count(self, where: str = "true") -> int:
         """Count the stored rows (partial values in a log state) that meet a condition over the stored columns."""
@@ -197,14 +205,14 @@ class StateTable:
         timestamp: datetime | None = None,
     ) -> DataFrame:
         """Return the state as a Spark frame: keys and values, one row per key (log), or the rows (rows)."""
-        return self._frame(spark, self._reader(self._at(txid, version, timestamp)))
+        return self._frame(spark, self._reader(txid, version, timestamp))
 
     def base_frame(self, spark: SparkSession, txid: int, version: int | None = None) -> DataFrame:
         """Return what the state held before a batch, as `frame` gives it; a replay of the batch starts from it.
 
         An opaque state that has committed `txid` is returned without that batch's rows, any other state as it is.
         """
-        return self._frame(spark, self._reader(self._at(None, version, None), txid))
+        return self._frame(spark, self._reader(version=version, before=txid))
 
     def view(self, version: int | None = None, *, txid: int | None = None, before: int | None = None) -> TableView:
         """Return the state as a map, for functions; it travels to Spark's workers. See `StateView.open`.
@@ -213,7 +221,10 @@ class StateTable:
             ReadPointError: there is no such read point.
         """
         version = self._point(txid, version, None)
-        return StateView.open(self.path, self.version() if version is None else version, before=before)
+        if version is not None:
+            return StateView.open(self.path, version, before=before, made=self._history.made(version))
+        table, mark = self._now()
+        return StateView.open(self.path, table.version(), before=before, made=str(mark))
 
     def _frame(self, spark: SparkSession, reader: Reader) -> DataFrame:
         rows = reader.snapshot.stored_rows
@@ -273,7 +284,7 @@ class StateTable:
                 except DamagedTableError:
                     raise
                 except Exception as error:  # delta-rs has one exception class for every kind of missing version
-                    raise ReadPointError(self.name, f"version {version}", str(error).splitlines()[0]) from None
+                    raise ReadPointError(self.name, f"version {version}", str(error).splitlines()[0]) from error
                 self._keep(Snapshot(table, self.name))
             return self._snapshots[version]
 
@@ -290,20 +301,30 @@ class StateTable:
         self._snapshots[snapshot.version] = snapshot
 
     def _latest(self) -> DeltaTable:
-        """Return the table at its last version. A new one is opened when the log has grown, so that snapshots stay pinned.
+        return self._now()[0]
 
-        Or when its own commit is gone: then the log was cleaned while nobody read, and the next commit may be gone too.
+    def _now(self) -> tuple[DeltaTable, Mark | None]:
+        """Return the table at its last version, and the mark of that commit.
+
+        A new one is opened when the log has grown, so that snapshots stay pinned. Or when its own commit is gone or another one:
+        then the log was cleaned while nobody read, and the next commit may be gone too, or the table was made anew.
         """
-        table = self._table
-        if table is None or self._is_in_log(table.version() + 1) or not self._is_in_log(table.version()):
-            since = 0 if table is None else table.version() + 1
-            check_log(self.name, self.path, since)
-            table = opened(self.name, self.path)
-            self._table = table
-        return table
-
-    def _is_in_log(self, version: int) -> bool:
-        return commit_file(self.path, version).exists()
+        known, since = self._open, 0
+        following: Mark | None = None
+        if known is not None:
+            since = known[0].version() + 1
+            following = commit_mark(self.path, since)
+            mark = commit_mark(self.path, since - 1) if following is None else None
+            if mark is not None and mark == known[1]:
+                return known
+        check_log(self.name, self.path, since if following else 0)
+        table = opened(self.name, self.path)
+        version = table.version()
+        if known is not None and (version < since or table.metadata().id != known[0].metadata().id):
+            with self._lock:
+                self._snapshots.clear()
+        self._open = table, following if following and version == since else commit_mark(self.path, version)
+        return self._open
 
 
 def _known(key: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> bool:

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from pipelines.errors import StateAccessError
-from pipelines.places.location import Place
+from pipelines.places.location import Location, Place
+from pipelines.state.delta_log import commit_mark
 from pipelines.state.kinds import ROWS
 from pipelines.state.literals import canonical
 from pipelines.state.reading import Key, Reader
@@ -40,6 +41,7 @@ class StateView(ABC):
         *,
         keys: Sequence[str] | None = None,
         before: int | None = None,
+        made: str | None = None,
     ) -> TableView:
         """Return the state in a table's folder.
 
@@ -47,10 +49,13 @@ class StateView(ABC):
             version: of the Delta table; None: the last one, which the view then stays at.
             keys: key columns, for tables of rows and tables that the engine did not make; else the state's own.
             before: of opaque states, what the state held before this txid wrote: what a replay of it starts from.
+            made: what tells the version from that of another table at its place; None: it is looked up.
         """
         if version is None:
             version = Snapshot.open(path).version
-        return TableView(str(path), version, tuple(keys) if keys is not None else None, before)
+        if made is None:
+            made = str(commit_mark(Location.of(path), version))
+        return TableView(str(path), version, tuple(keys) if keys is not None else None, before, made)
 
     @staticmethod
     def of_rows(
@@ -124,6 +129,7 @@ class TableView(StateView):
     version: int
     key_columns: tuple[str, ...] | None = None
     before: int | None = None
+    made: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -135,7 +141,7 @@ class TableView(StateView):
 
     @property
     def _reader(self) -> Reader:
-        return _opened(self.path, self.version, self.key_columns, self.before)
+        return _opened(self.path, self.version, self.key_columns, self.before, self.made)
 
     def tuples(self) -> list[tuple[Any, ...]]:
         rows = self._reader.scan().select([*self.keys, *self.values])
@@ -160,8 +166,8 @@ def _key(values: Iterable[Any]) -> Key:
 
 
 @lru_cache(maxsize=8)
-def _opened(path: str, version: int, keys: tuple[str, ...] | None, before: int | None) -> Reader:
-    """Return a version, opened once in a process for all copies of a view."""
+def _opened(path: str, version: int, keys: tuple[str, ...] | None, before: int | None, made: str) -> Reader:
+    """Return a version, opened once in a process for all copies of a view; `made` tells it from another table's."""
     snapshot = Snapshot.open(path, version)
     declared = snapshot.declared
     if declared is None:

@@ -229,7 +229,7 @@ class StateWriter(TableKeeper):
             wanted = rows.select(*(f"`{name}`" for name in names))
             files = written_by_spark(wanted, table, generation(record.txid))
             said = record.model_copy(update={"rows": rows_of(files), "commit": uuid4().hex})
-            check_age(files, self.table.name, f"batch {record.txid}")
+            check_age(files, table, self.table.name, f"batch {record.txid}")
             version = self._commit(lambda t, carried: commit_files(t, files, properties(said, carried)), judge)
             version = self._version_of(said, -1) or version
 

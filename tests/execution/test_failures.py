@@ -15,14 +15,16 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.causes import PYTHON_WORKER, causes, lost_task
-from pipelines.errors import DiskFullError, PoisonBatchError
-from pipelines.execution.protocol.failures import disk_full, missing_module, reason_of
+from pipelines.errors import DiskFullError, PoisonBatchError, UnknownStateError
+from pipelines.execution.protocol.failures import disk_full, lake_fault, missing_module, reason_of, store_fault
+from pipelines.places.store import StoreError
 from pipelines.planner.values import Where
 from pipelines.sources import DeltaTableSource, JsonFiles, Kafka
 from pipelines.trident import DeltaState, TridentTopology
 
 DISK = "No space left on device"
 MODULE = "ModuleNotFoundError: No module named 'json5'"
+REFUSED = "The operation lacked the necessary privileges to complete for path t/0.json"
 OFFSETS = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: offsets {t-0=5}"
 HOSTILE = (
     DISK,
@@ -36,6 +38,10 @@ HOSTILE = (
     f"x\nCaused by: {OFFSETS}",
     "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone",
     "x\nCaused by: java.io.FileNotFoundException: File /lake/t/1.parquet does not exist",
+    REFUSED,
+    "Kernel error -> Generic S3 error",
+    "Call From a to b:8020 failed",
+    "x\nCaused by: software.amazon.awssdk.services.s3.model.S3Exception: 403",
 )
 KAFKA = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException"
 
@@ -90,7 +96,7 @@ def of_function(row: tuple[Any, ...], error: Exception) -> RuntimeError:
 def seen_outside(error: BaseException, folder: Path) -> list[object]:
     """Return what the failure would be taken for, beside a fault of its batch."""
     sources = (Kafka("h:1", "t", "v string"), DeltaTableSource("/lake/t", "v string"))
-    known = [disk_full(error, str(folder), "x"), missing_module(error, "f"), *(s.fault("s", error) for s in sources)]
+    known = [lake_fault(error, str(folder), "x"), missing_module(error, "f"), *(s.fault("s", error) for s in sources)]
     return [fault for fault in known if fault]
 
 
@@ -129,6 +135,45 @@ def test_a_full_disk_is_known_by_its_type(tmp_path: Path) -> None:
         behind = RuntimeError("the batch failed")
         behind.__cause__ = error
         assert disk_full(behind, str(tmp_path), "it was written")
+
+
+def test_a_store_that_fails_is_known_by_its_type() -> None:
+    file = "Failed to fetch metadata for file t/part-0.parquet"
+    failed = "Generic S3 error: Error performing PUT http://h/b/t in 2ms - Server returned non-2xx status code: 503"
+    for error in (
+        StoreError("s3://b/x", "the store refuses these credentials", hint="y"),
+        OSError(f"Kernel error -> {REFUSED}\n   ↳ Error performing GET"),
+        OSError("Generic S3 error\n   ↳ Error performing list request"),
+        OSError("The operation lacked valid authentication credentials for path t"),
+        DeltaError(f"Failed to parse parquet: External: {failed}"),
+        DeltaError(f"Generic DeltaTable error: Parquet error: Parquet error: {file}: Object Store error: {REFUSED}"),
+        DeltaError("Generic DeltaTable error: Error interacting with object store: Generic HdfsObjectStore error: x"),
+        Exception(f"External error: Parquet error: Parquet error: {file}: Object Store error: {failed}"),
+        OfSparkError(
+            ("java.nio.file.AccessDeniedException", "s3a://b/x"),
+            ("software.amazon.awssdk.services.s3.model.S3Exception", "The provided token has expired."),
+        ),
+        OfSparkError(("org.apache.hadoop.fs.s3a.AWSClientIOException", None)),
+        OfSparkError(("java.net.ConnectException", "Call From a/1.2.3.4 to b:8020 failed on connection exception")),
+        OfSparkError(("org.apache.hadoop.security.AccessControlException", "Permission denied: user=x")),
+    ):
+        behind = RuntimeError("the batch failed")
+        behind.__cause__ = error
+        for seen in (error, behind):
+            assert isinstance(store_fault(seen, "s3a://b/lake", "it was written"), StoreError), error
+
+
+def test_a_file_of_a_store_that_is_gone_is_the_batch_s_own() -> None:
+    for error in (
+        OfSparkError(
+            ("java.io.FileNotFoundException", "s3a://b/x"),
+            ("software.amazon.awssdk.services.s3.model.NoSuchKeyException", "404"),
+        ),
+        OfSparkError(("org.apache.hadoop.fs.s3a.RemoteFileChangedException", "s3a://b/x")),
+        OfSparkError(("java.net.ConnectException", "Connection refused")),  # of a function of the user's own
+        OSError("Kernel error -> Generic LocalFileSystem error"),
+    ):
+        assert lake_fault(error, "s3a://b/lake", "it was written") is None, error
 
 
 def test_what_another_jvm_alone_knows_is_known_by_spark_s_words_about_the_task(tmp_path: Path) -> None:
@@ -206,3 +251,24 @@ def test_a_batch_whose_records_talk_of_faults_is_poison(spark: SparkSession, tmp
     assert lake.state("numbers").scan()["n"].to_pylist() == [7]
     kept = [json.loads(row)["v"] for row in lake.quarantine("talk").scan()["row"].to_pylist()]
     assert sorted(kept) == sorted((DISK, MODULE, OFFSETS))
+
+
+@pytest.mark.slow
+def test_a_batch_that_a_store_refuses_is_not_poison(spark: SparkSession, tmp_path: Path) -> None:
+    """However often the flow is started meanwhile: no attempt is counted, and no row goes to quarantine."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"n":7}\n')
+    lake, topology = Lake(tmp_path / "lake"), TridentTopology("refused")
+    topology.new_stream("said", JsonFiles(tmp_path / "in", "n bigint")).partition_persist(DeltaState("numbers"))
+
+    def refuse(moment: str, state: str, txid: int) -> None:
+        if moment == "committing":
+            raise OSError(REFUSED)
+
+    for _ in range(3):
+        with pytest.raises(StoreError, match="a store failed while batch 0 was written: The operation lacked"):
+            Runtime(spark, lake, listeners=[refuse], max_attempts=2).catch_up(topology)
+    Runtime(spark, lake).catch_up(topology)
+    assert lake.state("numbers").scan()["n"].to_pylist() == [7]
+    with pytest.raises(UnknownStateError):
+        lake.quarantine("refused")

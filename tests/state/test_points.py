@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ import pytest
 from pipelines.errors import FieldError
 from pipelines.maintenance import compact
 from pipelines.state import key_cache as points
+from pipelines.state import views
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyFieldsError, KeyValueError
 from pipelines.state.table import StateTable
+from pipelines.state.views import StateView
 from tests.maintenance.small_state import SmallState
 from tests.state.small_kinds import FLOW, SmallTable
 
@@ -91,6 +95,38 @@ def test_a_handle_that_slept_over_a_cleanup_of_the_log(state: SmallTable, tmp_pa
     assert report.tables[0].log_files_removed > 10
     assert (values(reader, A), reader.last_txid(), reader.version()) == ([70], 69, state.table.version())
     assert reader.scan().num_rows == 2
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda table: values(table, A),
+        lambda table: table.scan().to_pylist(),
+        lambda table: table.scan(version=2).to_pylist(),
+        lambda table: [(commit.version, commit.txid) for commit in table.history()],
+        lambda table: table.view().multi_get([("a",)]),
+        lambda table: table.view(2).multi_get([("a",)]),
+        lambda table: StateView.open(table.path, 2).multi_get([("a",)]),
+    ],
+    ids=["get", "scan", "scan of a version", "history", "view", "view of a version", "opened view"],
+)
+def test_a_table_that_another_process_has_made_anew(
+    tmp_path: Path, ask: Callable[[StateTable], Any], more: int
+) -> None:
+    """A handle that read the former one reads what one that is opened now reads."""
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    for txid in (0, 1):
+        state.commit(txid, ("a", 1))
+    reader = Lake(tmp_path).state("counts")
+    before = ask(reader)
+    shutil.rmtree(tmp_path / "states")
+    anew = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    for txid in range(5, 7 + more):
+        anew.commit(txid, ("a", 10))
+    now = ask(reader)
+    views._opened.cache_clear()
+    assert now == ask(Lake(tmp_path).state("counts")) != before
 
 
 def test_map_states_are_kept_for_one_version(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import tenacity
 
 from pipelines.causes import PYTHON_WORKER, Cause, causes, raised_in_worker
 from pipelines.errors import DiskFullError, TrideltaError
+from pipelines.places.store import StoreError
 
 # The class of `pipelines.planner.values`, as a traceback names it: what user code could not import.
 _LACKING = "pipelines.planner.values.LackingModuleError"
@@ -30,6 +31,22 @@ _JAVA_FULL = re.compile(r"(?:^|[:(] ?)No space left on device\)?\.?(?: SQLSTATE:
 # delta-rs has one class for most that fails in it, and quotes what a row says; the system's error it gives last, as it is.
 _RUST_DISK = re.compile(r"(?:_internal|deltalake)\b.*|builtins\.OSError")
 _RUST_FULL = re.compile(r"(?:^|: )No space left on device \(os error 28\)$")
+
+# What the clients of stores raise, but for what they say of one file: that it is gone, or is another one by now.
+_JAVA_STORE = re.compile(
+    r"software\.amazon\.awssdk\.(?!.*\.NoSuchKeyException$).+|org\.apache\.hadoop\.fs\.s3a\.(?!RemoteFileChangedException$).+"
+    r"|org\.apache\.hadoop\.(?:security\.AccessControl|ipc\.(?:Standby|Retriable)|hdfs\.(?:\w+\.)*(?:SafeMode|BlockMissing))Exception"
+)
+_JAVA_NET = re.compile(r"java\.net\.(?:Connect|NoRouteToHost|SocketTimeout)Exception")
+_OF_HADOOP = re.compile(r"(?:Call From|No Route to Host from) ")
+# delta-rs puts what a store says behind the names of its layers, and what a row says behind other words.
+_RUST_QUERY = "builtins.Exception"  # of a query there is no other class
+_RUST_STORE = re.compile(
+    r"(?:(?:External|Parquet|Object Store|Kernel|Arrow|Generic|Generic DeltaTable) error(?:: | -> )|External: "
+    r"|Error interacting with object store: |Failed to parse parquet: |Failed to fetch metadata for file \S+: )*"
+    r"(?:Generic (?:S3|Hdfs\w*|HDFS) error\b|The operation lacked (?:the necessary privileges|valid authentication) )"
+)
+_OURS = f"{StoreError.__module__}.{StoreError.__qualname__}"
 
 # Attempts wait 0.5, 1, 2 ... seconds, at most 30: long enough for a passing fault, short beside a batch's trigger.
 _BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30)
@@ -104,3 +121,31 @@ def _is_full(cause: Cause) -> bool:
     if cause.type in _JAVA_DISK:
         return _JAVA_FULL.search(cause.text) is not None
     return _RUST_DISK.fullmatch(cause.type) is not None and _RUST_FULL.search(cause.text) is not None
+
+
+def store_fault(error: BaseException, path: str, doing: str) -> StoreError | None:
+    """Return a StoreError if a store that refuses, or does not answer, is what the error comes from."""
+    fault = next((cause for cause in causes(error) if _is_of_store(cause)), None)
+    if fault is None:
+        return None
+    said = " ".join(fault.text.split("\n")[0].split())[:300] or fault.type
+    return StoreError(
+        path,
+        f"a store failed while {doing}: {said}; the batch was not committed",
+        hint="see whether the store answers, and look at its credentials and policies (AWS_*, HADOOP_USER_NAME); then run the "
+        "flow again: it continues with this batch",
+    )
+
+
+def _is_of_store(cause: Cause) -> bool:
+    if _JAVA_NET.fullmatch(cause.type):
+        # Of Hadoop's own calls; a user's function may call others.
+        return _OF_HADOOP.match(cause.text) is not None
+    if cause.type == _RUST_QUERY or _RUST_DISK.fullmatch(cause.type):
+        return _RUST_STORE.match(cause.text) is not None
+    return cause.type == _OURS or _JAVA_STORE.fullmatch(cause.type) is not None
+
+
+def lake_fault(error: BaseException, path: str, doing: str) -> DiskFullError | StoreError | None:
+    """Return what the error comes from if that is where the lake or a source lies: nothing is wrong with the rows."""
+    return disk_full(error, path, doing) or store_fault(error, path, doing)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
 from pipelines.errors import BatchError, GateError, LockedError, ReadPointError, TrideltaError
@@ -23,7 +24,7 @@ from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.quarantine import NAME, quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.protocol.failures import disk_full, reason_of
+from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
 from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
@@ -277,8 +278,8 @@ class Replayer:
             yield
         except TrideltaError:
             raise
-        except (PySparkException, OSError) as error:
-            raise disk_full(error, str(self._lake.root), "rows were replayed") or BatchError(
+        except (PySparkException, OSError, DeltaError) as error:
+            raise lake_fault(error, str(self._lake.root), "rows were replayed") or BatchError(
                 f'flow "{self._topology.name}": the replay of {lot.what} stopped: {reason_of(error)}',
                 hint="correct the flow and replay again: what is committed is not done twice",
             ) from error

@@ -28,7 +28,7 @@ from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging, is_filled
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.events.hooks import Listener
-from pipelines.execution.protocol.failures import disk_full, reason_of
+from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.runners.bounded_inputs import refused, versions_read
 from pipelines.execution.runners.claims import check_unread
@@ -292,7 +292,7 @@ class BoundedRunner:
 
     def _named(self, error: Exception, doing: str) -> TrideltaError:
         """Turn an error of Spark's, of the user's function or of the disk into one with what a reader needs of it."""
-        return disk_full(error, str(self._group.lake.root), doing) or BatchError(
+        return lake_fault(error, str(self._group.lake.root), doing) or BatchError(
             f'flow "{self._group.topology.name}": the backfill stopped while {doing}: {reason_of(error)}',
             hint="correct the flow or the data and run the backfill again",
         )

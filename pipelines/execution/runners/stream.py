@@ -40,13 +40,14 @@ from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
 from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
-from pipelines.execution.protocol.failures import back_off, disk_full, missing_module, reason_of
+from pipelines.execution.protocol.failures import back_off, lake_fault, missing_module, reason_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.admission import Admission
 from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
+from pipelines.places.lease import LeaseLostError
 from pipelines.planner.plan import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
@@ -235,7 +236,7 @@ class StreamRunner:
 
     def _named(self, error: Exception) -> TrideltaError:
         """Turn an error of Spark's outside our batch into one with what a reader needs of it."""
-        known: TrideltaError | None = disk_full(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
+        known: TrideltaError | None = lake_fault(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
         known = known or self._group.entrance.fault(error)
         if known:
             return known
@@ -406,7 +407,7 @@ class StreamRunner:
         except Exception as error:
             doing = f"batch {self._epoch.txid(batch_id)} was written"
             known = isinstance(error, TrideltaError | _Drained)
-            self.error = error if known else disk_full(error, str(self._group.lake.root), doing) or error
+            self.error = error if known else lake_fault(error, str(self._group.lake.root), doing) or error
             raise
         except BaseException as error:
             # The bridge to the JVM passes on Exceptions only; anything else would leave Spark waiting for an answer.
@@ -499,7 +500,7 @@ class StreamRunner:
                     self._poison.forget(txid)
                 self._tell("closed", txid)
                 return report
-            except (LateWriterError, BehindStateError, WindowStateError) as error:
+            except (LateWriterError, LeaseLostError, BehindStateError, WindowStateError) as error:
                 # Another process runs the flow and has its own attempts; or what the batch has to begin with is missing.
                 stream_batch.failed(batch, reason_of(error))
                 raise
@@ -534,7 +535,7 @@ class StreamRunner:
             in_windows: the windows of the query failed: their rows are not to be had.
 
         Raises:
-            DiskFullError, LostRowsError, MissingModuleError: nothing is wrong with the batch.
+            DiskFullError, LostRowsError, MissingModuleError, StoreError: nothing is wrong with the batch.
             PoisonBatchError: no attempt is left, or the same rows can only fail again.
         """
         fault = self._group.entrance.fault(error)
@@ -560,10 +561,11 @@ class StreamRunner:
         """Let pass an error that comes from the batch.
 
         Raises:
-            DiskFullError, LostRowsError, MissingModuleError: the disk is full, the source has lost rows, a worker lacks a module.
+            DiskFullError, LostRowsError, MissingModuleError, StoreError: the disk is full, the source has lost rows, a worker
+                lacks a module, a store fails.
         """
         fault = self._group.entrance.fault(error)
-        outside: TrideltaError | None = disk_full(error, str(self._group.lake.root), f"batch {txid} was written")
+        outside: TrideltaError | None = lake_fault(error, str(self._group.lake.root), f"batch {txid} was written")
         outside = outside or missing_module(error, self._group.topology.name)
         outside = outside or (fault if isinstance(fault, LostRowsError) else None)
         if outside is not None:
