@@ -130,11 +130,12 @@ class StreamBatch:
         self._counters.start()
         self._tracker.commit_signal(batch)
         # What the rows are made for: a commit that counts rows behind this version is another process's.
-        self._seen = {sink.name: sink.writer.version() for sink in self._group.sinks}
+        standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
+        self._seen = {name: version for name, (version, _) in standing.items()}
         if self._is_taken(batch.txid):
             # An opaque state would take it again, though nobody replays what is done.
             raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has taken or finished it")
-        known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
+        known = {sink.name: self._known(sink, standing[sink.name][1], batch.txid) for sink in self._group.sinks}
         attempt = _Attempt(batch, sources, position, known)
         try:
             skipped = self._commit_all(attempt)
@@ -230,12 +231,15 @@ class StreamBatch:
     def _app_id(self, name: str) -> str:
         return stream_id(self._group.topology.name, name, self._epoch.number)
 
-    def _known(self, sink: Sink, txid: int) -> bool:
-        """Return whether the table holds this txid already (a replay after a crash before Spark's commit)."""
+    def _known(self, sink: Sink, last: int | None, txid: int) -> bool:
+        """Return whether the table holds this txid already (a replay after a crash before Spark's commit).
+
+        Args:
+            last: the last txid of this stream in the version that the batch is made for.
+        """
         if sink.writer.declared.kind == NON_TRANSACTIONAL:
             commits = sink.table.commits.batches()
             return any(c.txid == txid and c.epoch == self._epoch.number for c in commits[-1:])
-        last = sink.writer.committed(self._app_id(sink.name))
         return last is not None and last >= txid
 
     def _replayed(self, sink: Sink, txid: int) -> StateCommit:
