@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from pipelines.errors import DefinitionError, DuplicateKeyError
 from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
-from pipelines.state.literals import canonical
+from pipelines.state.literals import KeyValueError, canonical
 from pipelines.state.schema import StateSchema
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
@@ -81,6 +81,24 @@ def test_what_scan_shows_get_finds(kind: str, layout: str, data: st.DataObject) 
             rows = state.table.get(asked)
             assert {canonical(row["word"]): row["n"] for row in rows} == found
         assert state.table.view().multi_get([(key,) for key in keys]) == [found[canonical(key)] for key in keys]
+
+
+NOON = dt.datetime(2024, 1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "asked"),
+    [("bigint", 5, 5.5), ("bigint", 5, Decimal("5.5")), ("tinyint", 5, 300), ("date", NOON.date(), NOON)],
+)
+def test_a_value_that_no_key_can_have_is_refused_and_not_cut(tmp_path: Path, kind: str, held: Any, asked: Any) -> None:
+    state, schema = table(tmp_path, LOG, kind)
+    commit(state, schema, 0, [held])
+    for keys in ([{"word": held}, {"word": asked}], [{"word": asked}] * 300):
+        for point in ({}, {"txid": 0}):
+            with pytest.raises(KeyValueError, match="got"):
+                state.table.get(keys, **point)
+    # As in a join by Spark: what a view is asked for comes from a flow's data.
+    assert state.table.view().multi_get([(asked,), (held,)]) == [None, 1]
 
 
 @pytest.mark.parametrize("layout", [LOG, MAP])
