@@ -29,14 +29,18 @@ class StoredAnswer:
 
 
 def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict[str, Any]]:
-    """Sort rows by the ranking and cut them to its number; rows without the value come last."""
+    """Sort rows by the ranking and cut them to its number; rows without the value, or with NaN, come last."""
     from pipelines.state.far_times import rank
 
     if ranking is None:
         return list(rows)
-    known = [row for row in rows if row.get(ranking.by) is not None]
+    known: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for row in rows:
+        value = row.get(ranking.by)
+        (others if value is None or value != value else known).append(row)
     known.sort(key=lambda row: rank(row[ranking.by]), reverse=not ranking.ascending)
-    return (known + [row for row in rows if row.get(ranking.by) is None])[: ranking.rows]
+    return (known + others)[: ranking.rows]
 
 
 def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkResource) -> StoredAnswer:

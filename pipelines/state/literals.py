@@ -109,7 +109,9 @@ def may_hold(kind: pa.DataType, value: Any) -> bool:
     """Return whether a number or time can be in a column: Arrow makes 5 of 5.5 for a bigint, and a day of its noon."""
     if pa.types.is_integer(kind) and isinstance(value, Real | decimal.Decimal):
         limit = 2 ** (kind.bit_width - 1)
-        return (isinstance(value, int) or math.isfinite(value)) and -limit <= value < limit and math.floor(value) == value
+        return (
+            (isinstance(value, int) or math.isfinite(value)) and -limit <= value < limit and math.floor(value) == value
+        )
     if pa.types.is_date(kind) and isinstance(value, datetime.datetime):
         return value.time() == datetime.time()
     return True
