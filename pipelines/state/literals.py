@@ -12,6 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.aggregators.ordering import freeze
 from pipelines.errors import FieldError, TrideltaError
 from pipelines.graph.dialects import DATAFUSION
 
@@ -67,9 +68,12 @@ NAN = float("nan")
 
 
 def canonical(value: Any) -> Any:
-    """Return a key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0."""
+    """Return a key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0.
+
+    Of a struct or array a stand-in that is hashable.
+    """
     if not isinstance(value, float):
-        return value
+        return freeze(value) if isinstance(value, list | dict) else value
     return NAN if value != value else value + 0.0
 
 
@@ -86,6 +90,9 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
     Raises:
         KeyValueError: if the value does not have that type.
     """
+    if pa.types.is_nested(kind):
+        # DataFusion has no literal of them.
+        raise KeyValueError(column, value, f"{kind}, which cannot be asked for")
     try:
         if may_hold(kind, value):
             return canonical(pa.scalar(value, type=kind).as_py())
@@ -97,7 +104,7 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
 def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any]:
     """`typed` of many values."""
     try:
-        if all(may_hold(kind, value) for value in values):
+        if not pa.types.is_nested(kind) and all(may_hold(kind, value) for value in values):
             return [canonical(value) for value in cast(list[Any], pa.array(values, type=kind).to_pylist())]
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         pass
@@ -166,7 +173,7 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
 
 
 def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
-    """Bound each key column by the least and the greatest asked value; other keys may match as well.
+    """Bound each plain key column by the least and the greatest asked value; other keys may match as well.
 
     Raises:
         FieldError, KeyFieldsError, KeyValueError: as `keys_condition`.
@@ -174,10 +181,12 @@ def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], typ
     check_names(keys, names)
     parts = []
     for name in names:
+        if pa.types.is_nested(types[name]):
+            continue
         values = typed_all(name, [key[name] for key in keys], types[name])
         known = [value for value in values if value is not None]
-        # Floats know no order with NaN, nested values none at all.
-        if known and not isinstance(known[0], float | list | dict) and not is_wide(types[name]):
+        # Floats know no order with NaN.
+        if known and not isinstance(known[0], float) and not is_wide(types[name]):
             least, greatest = (literal(name, end(known), types[name]) for end in (min, max))
             between = f"({quoted(name)} >= {least} AND {quoted(name)} <= {greatest})"
             parts.append(f"({between} OR {quoted(name)} IS NULL)" if len(known) < len(values) else between)

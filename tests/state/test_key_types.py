@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from pipelines.errors import DefinitionError, DuplicateKeyError
-from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
+from pipelines.maintenance import compact
+from pipelines.state.kinds import LOG, MAP, ROWS, TRANSACTIONAL
+from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyValueError, canonical
 from pipelines.state.schema import StateSchema
+from pipelines.state.sums import StateOverflowError
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
-from tests.state.small_kinds import APP, SmallTable, record
+from tests.state.small_kinds import APP, FLOW, SmallTable, record
 
 UTC = dt.UTC
 DIGITS = "12345678901234567890123456789012345678"
@@ -124,6 +127,33 @@ def test_a_key_is_one_whatever_its_sign_or_bits(tmp_path: Path) -> None:
     commit(state, schema, 1, [0.0, -float("nan")])
     assert state.table.count() == 2
     assert len(state.table.get([{"word": -0.0}, {"word": 0.0}, {"word": float("nan")}])) == 2
+
+
+NESTED: list[tuple[T.DataType, list[Any]]] = [
+    (T.ArrayType(T.DoubleType()), [[1.0, float("nan")], [1.0, None], None]),
+    (T.StructType([T.StructField("a", T.LongType())]), [{"a": 1}, {"a": None}, None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys"), NESTED, ids=["array", "struct"])
+def test_a_log_state_sums_by_keys_of_several_parts(tmp_path: Path, kind: T.DataType, keys: list[Any]) -> None:
+    """They are read as a whole, and compared with no other: a read by such a key is refused."""
+    columns = T.StructType([T.StructField("word", kind), T.StructField("n", T.LongType())])
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns)
+    for txid, n in enumerate((2**62, 2**61)):
+        state.commit(txid, *((key, n) for key in keys))
+    assert [row[1] for row in state.held()] == [2**62 + 2**61] * 3
+    with pytest.raises(StateOverflowError):
+        state.commit(2, (keys[0], 2**62))
+    for asked in ([keys[0]], [keys[2]], keys * 100):
+        with pytest.raises(KeyValueError, match="which cannot be asked for"):
+            state.table.get([{"word": key} for key in asked])
+    rows = SmallTable(tmp_path / "rows", ROWS, TRANSACTIONAL, columns)
+    rows.commit(0, (keys[0], 1))
+    with pytest.raises(KeyValueError, match="which cannot be asked for"):
+        rows.table.get([{"word": keys[0]}])
+    compact(None, Lake(tmp_path), FLOW)  # type: ignore[arg-type]
+    assert [row[1] for row in state.held()] == [2**62 + 2**61] * 3
 
 
 @pytest.mark.parametrize(
