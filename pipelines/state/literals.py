@@ -6,6 +6,7 @@ import datetime
 import decimal
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from numbers import Real
 from typing import Any, cast
 
@@ -82,6 +83,19 @@ def canonical_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(pc.is_nan(column), pa.scalar(NAN, column.type), pc.add(column, pa.scalar(0.0, column.type)))
+
+
+def of_text(text: str, kind: pa.DataType) -> Any:
+    """Return a text as a column of the Arrow type gives it back; a time without a zone is UTC.
+
+    Raises:
+        pa.ArrowInvalid, pa.ArrowNotImplementedError: if it is no such value.
+    """
+    given = pa.scalar(text)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        with suppress(pa.ArrowInvalid):
+            given = given.cast(pa.timestamp(kind.unit))
+    return given.cast(kind).as_py()
 
 
 def typed(column: str, value: Any, kind: pa.DataType) -> Any:

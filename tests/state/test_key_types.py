@@ -19,6 +19,7 @@ from pipelines.maintenance import compact
 from pipelines.state.kinds import LOG, MAP, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyValueError, canonical
+from pipelines.state.lookup import look_up
 from pipelines.state.schema import StateSchema
 from pipelines.state.sums import StateOverflowError
 from pipelines.state.table import StateTable
@@ -102,6 +103,18 @@ def test_a_value_that_no_key_can_have_is_refused_and_not_cut(tmp_path: Path, kin
                 state.table.get(keys, **point)
     # As in a join by Spark: what a view is asked for comes from a flow's data.
     assert state.table.view().multi_get([(asked,), (held,)]) == [None, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-01-01", "2024-01-01 00:00:00", "2024-01-01T00:00:00Z", "2024-01-01 05:00+05:00"]
+)
+def test_a_time_as_text_is_utc_without_a_zone(tmp_path: Path, text: str) -> None:
+    """As of the command line and of Dagster's forms."""
+    state, schema = table(tmp_path, LOG, "timestamp")
+    commit(state, schema, 0, [dt.datetime(2024, 1, 1, tzinfo=UTC)])
+    assert [row["n"] for row in look_up(state.table, {"word": text}, 9)] == [1]
+    with pytest.raises(DefinitionError, match="not a key"):
+        look_up(state.table, {"word": f"{text}?"}, 9)
 
 
 @pytest.mark.parametrize("layout", [LOG, MAP])
