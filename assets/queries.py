@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """The rows of an answer, and the Delta version of each state that it was read from."""
+    """The rows of an answer, and the Delta version of each state that it was read from.
+
+    Attributes:
+        exact: Whether these are the versions; else a flow has committed meanwhile, and it may be a later one.
+    """
 
     rows: list[dict[str, Any]]
     versions: dict[str, int]
+    exact: bool = True
 
     @property
     def columns(self) -> list[str]:
@@ -29,14 +34,18 @@ class StoredAnswer:
 
 
 def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict[str, Any]]:
-    """Sort rows by the ranking and cut them to its number; rows without the value come last."""
+    """Sort rows by the ranking and cut them to its number; rows without the value, or with NaN, come last."""
     from pipelines.state.far_times import rank
 
     if ranking is None:
         return list(rows)
-    known = [row for row in rows if row.get(ranking.by) is not None]
+    known: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for row in rows:
+        value = row.get(ranking.by)
+        (others if value is None or value != value else known).append(row)
     known.sort(key=lambda row: rank(row[ranking.by]), reverse=not ranking.ascending)
-    return (known + [row for row in rows if row.get(ranking.by) is None])[: ranking.rows]
+    return (known + others)[: ranking.rows]
 
 
 def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkResource) -> StoredAnswer:
@@ -50,10 +59,12 @@ def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkRe
     opened: Lake = lake.lake()
     versions = {state: opened.state(state).version() for state in question.reads}
     if question.query is None:
-        rows = shown_rows(opened.state(question.reads[0]).scan())
-    else:
-        rows = lake.runtime(spark).query(view.topology, question.query, list(question.args))
-    return StoredAnswer(ranked(rows, question.ranking), versions)
+        ((state, version),) = versions.items()
+        rows = shown_rows(opened.state(state).scan(version=version))
+        return StoredAnswer(ranked(rows, question.ranking), versions)
+    rows = lake.runtime(spark).query(view.topology, question.query, list(question.args))
+    exact = all(opened.state(state).version() == version for state, version in versions.items())
+    return StoredAnswer(ranked(rows, question.ranking), versions, exact)
 
 
 def answer_metadata(view: FlowView, question: QueryAsset, answer: StoredAnswer) -> dict[str, Any]:
@@ -63,12 +74,13 @@ def answer_metadata(view: FlowView, question: QueryAsset, answer: StoredAnswer) 
         if question.query
         else {column: ((question.reads[0], column),) for column in answer.columns}
     )
+    version_of = "delta_version" if answer.exact else "delta_version_at_least"
     return {
         "answer": dg.MetadataValue.md(markdown.table(answer.columns, answer.rows)),
         "dagster/row_count": len(answer.rows),
         "dagster/column_lineage": table_metadata.column_lineage(lineage, view.keys),
         "lineage": dg.MetadataValue.md(table_metadata.lineage_table(lineage)),
-        **{f"delta_version_{state}": version for state, version in answer.versions.items()},
+        **{f"{version_of}_{state}": version for state, version in answer.versions.items()},
     }
 
 

@@ -11,6 +11,7 @@ from pipelines.aggregators.values import Mean
 from pipelines.aggregators.window import EventAggregator, Types, numeric_type
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
 
@@ -55,10 +56,10 @@ class Average(ColumnAggregator, EventAggregator):
         count = value["count"]
         return F.when(count > 0, value["sum"].cast("double") / count)
 
-    def result_sql(self, column: str, total: Total = plain_total) -> str:
+    def result_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         added, count = total(f"{column}['sum']", "sum"), total(f"{column}['count']", "count")
         return f"CASE WHEN {count} > 0 THEN CAST({added} AS DOUBLE) / {count} END"
 
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         added, count = total(f"{column}['sum']", "sum"), total(f"{column}['count']", "count")
         return f"named_struct('sum', {added}, 'count', {count})"

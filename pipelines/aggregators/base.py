@@ -10,6 +10,7 @@ from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
 
@@ -218,20 +219,22 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
         """Return the scalar expression from a folded value to what a reader sees."""
         return value
 
-    def result_sql(self, column: str, total: Total = plain_total) -> str:
+    def result_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         """SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees.
 
         Args:
             total: how numbers are added up, where they are.
+            kind: the column's stored type; None: one whose `min` and `max` DataFusion orders as Spark does.
         """
-        return self.fold_sql(column, total)
+        return self.fold_sql(column, total, kind)
 
     @abstractmethod
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         """SQL (DataFusion's) that folds the stored partial values of a column into one partial value.
 
         Args:
             total: how numbers are added up, where they are.
+            kind: the column's stored type; None: one whose `min` and `max` DataFusion orders as Spark does.
         """
 
     def __repr__(self) -> str:
@@ -248,5 +251,5 @@ class AddedUp(ColumnAggregator):
     def fold(self, value: Column) -> Column:
         return F.sum(value)
 
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         return total(column, "")

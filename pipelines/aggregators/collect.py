@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
-from pipelines.aggregators.extremes import is_nan
-from pipelines.aggregators.ordering import values_of
+from pipelines.aggregators.ordering import spark_key, values_of
 from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
 
@@ -45,7 +45,7 @@ class Collect(ColumnAggregator, EventAggregator):
         return []
 
     def finish(self, value: list[Any]) -> list[Any]:
-        return sorted(value, key=lambda item: (is_nan(item), 0 if is_nan(item) else item))
+        return sorted(value, key=spark_key)
 
     def partial(self, *inputs: Column) -> Column:
         return F.collect_list(inputs[0])
@@ -56,10 +56,10 @@ class Collect(ColumnAggregator, EventAggregator):
     def result(self, value: Column) -> Column:
         return F.array_sort(value)
 
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         return f"flatten(array_agg({column}))"
 
-    def result_sql(self, column: str, total: Total = plain_total) -> str:
+    def result_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         return f"coalesce(array_sort({self.fold_sql(column)}), make_array())"
 
 

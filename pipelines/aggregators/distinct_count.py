@@ -11,6 +11,7 @@ from pipelines.aggregators.values import Tally
 from pipelines.aggregators.window import EventAggregator, Types
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
 
@@ -53,9 +54,9 @@ class DistinctCount(ColumnAggregator, EventAggregator):
     def result(self, value: Column) -> Column:
         return F.size(value).cast("bigint")
 
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         return f"array_distinct(flatten(array_agg({column})))"
 
-    def result_sql(self, column: str, total: Total = plain_total) -> str:
+    def result_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
         # The length of an empty list is null in DataFusion.
         return f"CAST(coalesce(array_length({self.fold_sql(column)}), 0) AS BIGINT)"

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pipelines.aggregators.base import Aggregator, ByValue
-from pipelines.aggregators.extremes import is_nan
-from pipelines.aggregators.ordering import order_key, values_of
+from pipelines.aggregators.ordering import order_key, spark_key, values_of
 from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 from pipelines.errors import FieldError, FunctionError
@@ -138,7 +137,7 @@ class FirstN(EndOfWindow, Aggregator):
             raise FunctionError("FirstN", self._UNBOUND)
         at = self.position
         there = [row for row in tuples if row[at] is not None]
-        there.sort(key=lambda row: (is_nan(row[at]), 0 if is_nan(row[at]) else row[at]), reverse=self.reverse)
+        there.sort(key=lambda row: spark_key(row[at]), reverse=self.reverse)
         return (there + [row for row in tuples if row[at] is None])[: self.n]
 
     def __str__(self) -> str:

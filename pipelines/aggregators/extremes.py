@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
-from pipelines.aggregators.ordering import order_key
+from pipelines.aggregators.ordering import order_key, spark_key
 from pipelines.aggregators.values import OfField
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
-
-
-def is_nan(value: Any) -> bool:
-    """Check whether a value is not a number. Python's `min` and `max` answer by chance then; Spark holds NaN the greatest."""
-    return isinstance(value, float) and value != value
 
 
 class Min(ColumnAggregator, EventAggregator):
@@ -42,9 +38,7 @@ class Min(ColumnAggregator, EventAggregator):
     def combine(self, a: Any, b: Any) -> Any:
         if a is None or b is None:
             return b if a is None else a
-        if is_nan(a) or is_nan(b):
-            return a if is_nan(a) == self.greatest else b
-        return max(a, b) if self.greatest else min(a, b)
+        return (max if self.greatest else min)(a, b, key=spark_key)
 
     def zero(self) -> None:
         return None
@@ -55,8 +49,18 @@ class Min(ColumnAggregator, EventAggregator):
     def fold(self, value: Column) -> Column:
         return F.max(value) if self.greatest else F.min(value)
 
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return f"{'max' if self.greatest else 'min'}({column})"
+    def fold_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
+        import pyarrow as pa
+
+        end = "max" if self.greatest else "min"
+        if kind is not None and pa.types.is_nested(kind):
+            there = f"array_agg({column}) FILTER (WHERE {column} IS NOT NULL)"
+            return f"array_sort({there})[{-1 if self.greatest else 1}]"
+        if kind is not None and pa.types.is_floating(kind):
+            # Where rows are grouped DataFusion's own are by chance with NaN, which Spark holds the greatest.
+            first = f"isnan({column})" if self.greatest else f"NOT isnan({column})"
+            return f"coalesce({end}({column}) FILTER (WHERE {first}), {end}({column}))"
+        return f"{end}({column})"
 
 
 class Max(Min):

@@ -50,6 +50,17 @@ def _rare(value: Any) -> OrderKey:
     return (type(value).__name__, repr(value))
 
 
+def spark_key(value: Any) -> tuple[Any, ...]:
+    """Return what to sort values of one type by as Spark does: null is the least, NaN the greatest, in each part too."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float) and value != value:
+        return (2,)
+    if isinstance(value, Mapping):
+        return (1, tuple(map(spark_key, value.values())))
+    return (1, tuple(map(spark_key, value)) if isinstance(value, list | tuple) else value)
+
+
 def freeze(value: Any) -> Any:
     """Return a hashable stand-in for a key: equal for values that Spark groups together (two NaN, two equal arrays)."""
     if isinstance(value, float):

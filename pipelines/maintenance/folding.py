@@ -125,8 +125,9 @@ def _select(writer: StateWriter, stored: pa.Schema, plan: FoldPlan, slice_: str,
     declared = writer.declared
     keys = [quoted(name) for name in declared.keys]
     order = [*([SLICE_COLUMN] if slice_ == SLICE_COLUMN else []), *(quoted(name) for name in _order(writer, plan))]
+    kinds = dict(zip(stored.names, stored.types, strict=True))
     folds = {
-        value.name: value.make().fold_sql(quoted(value.name), total_of(stored.field(value.name).type))
+        value.name: value.make().fold_sql(quoted(value.name), total_of(kinds[value.name]), kinds[value.name])
         for value in declared.values
     }
     columns = [f"{folds[name]} AS {quoted(name)}" if name in folds else quoted(name) for name in declared.names]

@@ -152,5 +152,8 @@ def _get_ms(table: StateTable, opened: DeltaTable) -> float | None:
 def _some_keys(table: StateTable, opened: DeltaTable) -> list[dict[str, Any]]:
     names = table.declared.keys
     columns = ", ".join(quoted(name) for name in names) or "1"
-    rows = QueryBuilder().register("state", opened).execute(f"SELECT {columns} FROM state LIMIT {_KEYS}").read_all()
-    return pa.table(rows).to_pylist() if names else [{}] * min(1, rows.num_rows)
+    query = QueryBuilder().register("state", opened).execute(f"SELECT {columns} FROM state LIMIT {_KEYS}")
+    rows = pa.table(query.read_all())
+    if any(map(pa.types.is_nested, rows.schema.types)):
+        return []
+    return rows.to_pylist() if names else [{}] * min(1, rows.num_rows)

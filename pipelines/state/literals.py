@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.aggregators.ordering import freeze
 from pipelines.errors import FieldError, TrideltaError
 from pipelines.graph.dialects import DATAFUSION
 
@@ -65,9 +69,12 @@ NAN = float("nan")
 
 
 def canonical(value: Any) -> Any:
-    """Return a key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0."""
+    """Return a key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0.
+
+    Of a struct or array a stand-in that is hashable.
+    """
     if not isinstance(value, float):
-        return value
+        return freeze(value) if isinstance(value, list | dict) else value
     return NAN if value != value else value + 0.0
 
 
@@ -78,25 +85,57 @@ def canonical_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_nan(column), pa.scalar(NAN, column.type), pc.add(column, pa.scalar(0.0, column.type)))
 
 
+def of_text(text: str, kind: pa.DataType) -> Any:
+    """Return a text as a column of the Arrow type gives it back; a time without a zone is UTC.
+
+    Raises:
+        pa.ArrowInvalid, pa.ArrowNotImplementedError: if it is no such value.
+    """
+    given = pa.scalar(text)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        with suppress(pa.ArrowInvalid):
+            given = given.cast(pa.timestamp(kind.unit))
+    return given.cast(kind).as_py()
+
+
 def typed(column: str, value: Any, kind: pa.DataType) -> Any:
     """Return a value as a column of the Arrow type gives it back.
 
     Raises:
         KeyValueError: if the value does not have that type.
     """
+    if pa.types.is_nested(kind):
+        # DataFusion has no literal of them.
+        raise KeyValueError(column, value, f"{kind}, which cannot be asked for")
     try:
-        return canonical(pa.scalar(value, type=kind).as_py())
+        if may_hold(kind, value):
+            return canonical(pa.scalar(value, type=kind).as_py())
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
-        raise KeyValueError(column, value, str(kind)) from None
+        pass
+    raise KeyValueError(column, value, str(kind))
 
 
 def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any]:
     """`typed` of many values."""
     try:
-        return [canonical(value) for value in cast(list[Any], pa.array(values, type=kind).to_pylist())]
+        if not pa.types.is_nested(kind) and all(may_hold(kind, value) for value in values):
+            return [canonical(value) for value in cast(list[Any], pa.array(values, type=kind).to_pylist())]
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
-        # Once more one by one, to name the one that does not fit.
-        return [typed(column, value, kind) for value in values]
+        pass
+    # Once more one by one, to name the one that does not fit.
+    return [typed(column, value, kind) for value in values]
+
+
+def may_hold(kind: pa.DataType, value: Any) -> bool:
+    """Return whether a number or time can be in a column: Arrow makes 5 of 5.5 for a bigint, and a day of its noon."""
+    if pa.types.is_integer(kind) and isinstance(value, Real | decimal.Decimal):
+        limit = 2 ** (kind.bit_width - 1)
+        return (
+            (isinstance(value, int) or math.isfinite(value)) and -limit <= value < limit and math.floor(value) == value
+        )
+    if pa.types.is_date(kind) and isinstance(value, datetime.datetime):
+        return value.time() == datetime.time()
+    return True
 
 
 def check_mappings(keys: object) -> None:
@@ -148,7 +187,7 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
 
 
 def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
-    """Bound each key column by the least and the greatest asked value; other keys may match as well.
+    """Bound each plain key column by the least and the greatest asked value; other keys may match as well.
 
     Raises:
         FieldError, KeyFieldsError, KeyValueError: as `keys_condition`.
@@ -156,10 +195,12 @@ def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], typ
     check_names(keys, names)
     parts = []
     for name in names:
+        if pa.types.is_nested(types[name]):
+            continue
         values = typed_all(name, [key[name] for key in keys], types[name])
         known = [value for value in values if value is not None]
-        # Floats know no order with NaN, nested values none at all.
-        if known and not isinstance(known[0], float | list | dict) and not is_wide(types[name]):
+        # Floats know no order with NaN.
+        if known and not isinstance(known[0], float) and not is_wide(types[name]):
             least, greatest = (literal(name, end(known), types[name]) for end in (min, max))
             between = f"({quoted(name)} >= {least} AND {quoted(name)} <= {greatest})"
             parts.append(f"({between} OR {quoted(name)} IS NULL)" if len(known) < len(values) else between)

@@ -53,11 +53,13 @@ def typed_key(table: StateTable, key: Mapping[str, str]) -> dict[str, Any]:
     """
     import pyarrow as pa
 
+    from pipelines.state.literals import of_text
+
     types = {field.name: field.type for field in table.schema}
     typed: dict[str, Any] = {}
     for name, value in key.items():
         try:
-            typed[name] = pa.scalar(value).cast(types.get(name, pa.string())).as_py()
+            typed[name] = of_text(value, types.get(name, pa.string()))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise DefinitionError(f"not a key: {f'{name}={value}'!r}; {name} is {types[name]}") from None
     return typed

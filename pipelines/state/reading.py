@@ -140,9 +140,9 @@ class Reader:
         declared = self.declared
         if declared.layout != LOG:
             return self._completed(self.snapshot.query(f"SELECT {self._columns} FROM {self.source} WHERE {where}"))
-        keys = [quoted(name) for name in declared.keys]
+        keys, types = [quoted(name) for name in declared.keys], self.snapshot.types
         values = [
-            f"{v.make().result_sql(quoted(v.name), total_of(self.snapshot.types[v.name]))} AS {quoted(v.name)}"
+            f"{v.make().result_sql(quoted(v.name), total_of(types[v.name]), types[v.name])} AS {quoted(v.name)}"
             for v in declared.values
             if v.name not in self._later
         ]
@@ -255,8 +255,10 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
 
 def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
     """Return a stored partial value; rows from before the state got the value hold null, which is the aggregator's zero."""
-    nothing = all(part is None for part in value.values()) if isinstance(value, dict) else value is None
-    return aggregator.zero() if nothing else value
+    zero = aggregator.zero()
+    # A struct that is added up; the least of some structs may be one of nulls.
+    parts = isinstance(value, dict) and isinstance(zero, dict)
+    return zero if value is None or (parts and all(part is None for part in value.values())) else value
 
 
 # --- large states, read by Spark's own Delta reader -----------------------------------------------------------------

@@ -303,7 +303,9 @@ def _stored_totals(
     """Return what the table holds of the keys of some rows."""
     wanted = dict.fromkeys(_keys(rows, declared))
     named = [dict(zip(declared.keys, key, strict=True)) for key in wanted]
-    condition = (keys_condition if len(named) <= _NAMED_KEYS else range_condition)(named, declared.keys, snapshot.types)
+    types = snapshot.types
+    by_name = len(named) <= _NAMED_KEYS and not any(pa.types.is_nested(types[name]) for name in declared.keys)
+    condition = (keys_condition if by_name else range_condition)(named, declared.keys, types)
     columns = [quoted(name) for name in declared.keys]
     columns += [f"{sum_column.numbers} AS p{index}" for index, sum_column in enumerate(sums.values())]
     totals: dict[Key, dict[str, int]] = {}

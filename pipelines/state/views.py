@@ -16,7 +16,7 @@ from pipelines.errors import StateAccessError
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import commit_mark
 from pipelines.state.kinds import ROWS
-from pipelines.state.literals import canonical
+from pipelines.state.literals import canonical, may_hold
 from pipelines.state.reading import Key, Reader
 from pipelines.state.schema import HIDDEN, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -149,6 +149,9 @@ class TableView(StateView):
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         reader, values = self._reader, self.values
+        kinds = [reader.snapshot.types[name] for name in reader.keys]
+        # As Spark's join: 5.5 is just not there among bigints.
+        keys = [key for key in keys if all(map(may_hold, kinds, key))]
         named = [dict(zip(reader.keys, key, strict=True)) for key in keys]
         normal = reader.normal(named)
         rows = reader.find(named)

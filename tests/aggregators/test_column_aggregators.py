@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from decimal import Decimal
 from functools import reduce
@@ -52,6 +53,40 @@ def test_an_empty_frame_gives_the_zeros(spark: SparkSession) -> None:
     made = {name: aggregator() for name, aggregator in BUILT_IN.items()}
     found = frame.agg(*(a.result(a.partial(*([frame.x] * a.arity))).alias(n) for n, a in made.items())).collect()[0]
     assert found.asDict() == {name: a.finish(a.zero()) for name, a in made.items()}
+
+
+NAN = math.nan
+ENDS: dict[str, tuple[pa.DataType, list[Any], Any, Any]] = {
+    "double": (pa.float64(), [2.0, NAN, 1.0, None], 1.0, NAN),
+    "nothing but NaN": (pa.float32(), [NAN, NAN], NAN, NAN),
+    "struct": (
+        pa.struct([("a", pa.int64()), ("b", pa.string())]),
+        [{"a": 2, "b": "q"}, {"a": 1, "b": "z"}, {"a": None, "b": "z"}, None],
+        {"a": None, "b": "z"},
+        {"a": 2, "b": "q"},
+    ),
+    "array": (pa.list_(pa.float64()), [[2.0, NAN], [2.0, None], [2.0, 1.0], None], [2.0, None], [2.0, NAN]),
+    "text": (pa.string(), ["b", None, "a"], "a", "b"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_the_ends_are_those_of_spark_in_any_order(tmp_path: Path, case: str) -> None:
+    kind, values, *ends = ENDS[case]
+    orders = list(itertools.permutations(values))
+    rows = [{"k": number, "v": value} for number, order in enumerate(orders) for value in order]
+    write_deltalake(tmp_path / "t", pa.Table.from_pylist(rows, pa.schema([("k", pa.int64()), ("v", kind)])))
+    query = QueryBuilder().register("t", DeltaTable(tmp_path / "t"))
+    for name, end in zip(("Min", "Max"), ends, strict=True):
+        aggregator = BUILT_IN[name]()
+        assert {repr(reduce(aggregator.combine, order)) for order in orders} == {repr(end)}
+        sql = f"SELECT {aggregator.result_sql('v', kind=kind)} AS found FROM t GROUP BY k"
+        assert {repr(row["found"]) for row in pa.table(query.execute(sql).read_all()).to_pylist()} == {repr(end)}
+
+
+def test_collected_values_are_sorted_as_by_spark() -> None:
+    arrays = [[2.0, NAN], [3.0], [2.0, 1.0], [2.0, None], []]
+    assert repr(BUILT_IN["Collect"]().finish(arrays)) == repr([[], [2.0, None], [2.0, 1.0], [2.0, NAN], [3.0]])
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "not a number"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,14 @@ def test_a_query_by_key_needs_no_spark(runtime: Runtime) -> None:
     assert jobs(runtime.spark) == before
     runner = QueryRunner(runtime.lake, topology(), "words", no_spark)
     assert runner.ask([("the man",)]) == [{"sum": 6}]
+
+
+def test_a_time_without_a_zone_is_utc(tmp_path: Path) -> None:
+    asked = TridentTopology("asked_at")
+    asked.new_query_stream("q", "at timestamp").project("at")
+    runner = QueryRunner(Lake(tmp_path), asked, "q", no_spark)
+    for text in ("2024-01-01", "2024-01-01T00:00:00Z"):
+        assert runner.arguments([text]) == (datetime(2024, 1, 1, tzinfo=UTC),)
 
 
 def test_one_version_of_a_state_per_request(tmp_path: Path) -> None:

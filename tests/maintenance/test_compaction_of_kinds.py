@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import types as T
 
 from pipelines import Runtime
 from pipelines.maintenance import compact, compaction
@@ -16,12 +17,15 @@ from pipelines.state import record
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION
+from pipelines.state.schema import ValueColumn
 from pipelines.state.writer import StateWriter
 from pipelines.trident import DeltaState, Max, Sum, TridentTopology
 from tests.state.small_kinds import FLOW, SmallTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+NAN = float("nan")
 
 
 def compacted(root: Path, **more: float) -> TableReport:
@@ -54,6 +58,30 @@ def test_an_opaque_log_is_folded_up_to_the_last_generation(tmp_path: Path) -> No
     assert (report.before.rows, report.after.rows, report.slices_folded) == (7, 3, 1)
     assert len(DeltaTable(state.table.path).file_uris()) == 3
     assert state.held() == [("a", 7)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "least", "greatest"),
+    [
+        (T.DoubleType(), [2.0, NAN, 1.0], 1.0, NAN),
+        (T.StructType([T.StructField("a", T.LongType())]), [{"a": 2}, {"a": None}, {"a": 1}], {"a": None}, {"a": 2}),
+    ],
+    ids=["double", "struct"],
+)
+def test_the_ends_stay_those_of_spark(
+    tmp_path: Path, kind: T.DataType, values: list[Any], least: Any, greatest: Any
+) -> None:
+    columns = T.StructType(
+        [T.StructField("word", T.StringType()), T.StructField("lo", kind), T.StructField("hi", kind)]
+    )
+    ends = (ValueColumn(name="lo", aggregator="Min"), ValueColumn(name="hi", aggregator="Max"))
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns, values=ends)
+    for txid, value in enumerate(values):
+        state.commit(txid, ("a", value, value))
+    expected = repr([{"word": "a", "lo": least, "hi": greatest}])
+    assert repr(state.table.get([{"word": "a"}])) == repr(state.table.scan().to_pylist()) == expected
+    assert compacted(tmp_path).after.rows == 1
+    assert repr(Lake(tmp_path).state("counts").get([{"word": "a"}])) == expected
 
 
 @pytest.mark.parametrize("layout", [LOG, MAP, ROWS])

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 from pipelines.catalog.flow import DailySlices, FlowSettings, FlowSpec
 from pipelines.quality import fail
 from pipelines.sources import JsonFiles
-from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
+from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology, row_function
+
+
+@row_function("decimal(11,2)")
+def twice(price: Decimal) -> Decimal:
+    return price * 2
 
 
 def days(settings: FlowSettings) -> TridentTopology:
@@ -21,6 +27,9 @@ def days(settings: FlowSettings) -> TridentTopology:
     )
     sums = rows.group_by("k").persistent_aggregate(DeltaState("day_sums"), [Count("n"), Sum("v", "total")])
     topology.new_query_stream("of", "k string").state_query(sums, "k", MapGet(), ["n", "total"])
+    topology.new_query_stream("echo", "price decimal(10,2), day date, at timestamp, raw binary").each(
+        "price", twice, "more"
+    )
     return topology
 
 

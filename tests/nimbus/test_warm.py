@@ -10,6 +10,8 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from pipelines.nimbus.handover import serving
 from pipelines.nimbus.handover.loopback import HOST, connected
 from pipelines.nimbus.handover.serving import Endpoint, Server
 from pipelines.nimbus.handover.warm import WarmRuntime, find_warm
+from pipelines.nimbus.handover.wire import from_wire, to_wire
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.state.record import BatchRecord
 from pipelines.state.slices import made_slices
@@ -105,6 +108,26 @@ def test_a_query_answers_as_here(warm: WarmRuntime, topology: TridentTopology) -
         {"k": "k0", "n": 6, "total": 12},
         {"k": "k9", "n": None, "total": None},
     ]
+
+
+def test_a_query_keeps_the_types_of_its_values(
+    spark: SparkSession, home: Path, warm: WarmRuntime, topology: TridentTopology
+) -> None:
+    asked = (Decimal("9.50"), date(2026, 1, 1), datetime(2026, 1, 1, 12, tzinfo=UTC), b"\x00a")
+    here = Runtime(spark, Lake(home / "lake")).query(topology, "echo", [asked])
+    assert warm.query(topology, "echo", [asked]) == here
+    assert (here[0]["more"], here[0]["raw"]) == (Decimal("19.00"), b"\x00a")
+    earlier = replace(warm._endpoints[0], typed=False)
+    with pytest.raises(NobodyWarmError, match="earlier release"):
+        WarmRuntime(home / "lake", [earlier]).query(topology, "echo", [asked])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"$date": "mine"}, {"$map": []}, {1: {"$": Decimal("1E+3")}}, [None, {"a": date(1, 1, 1)}, b""], {}, "$date", 1.5],
+)
+def test_any_value_comes_back_from_the_wire(value: Any) -> None:
+    assert from_wire(json.loads(json.dumps(to_wire(value)))) == value
 
 
 def test_a_slice_that_a_gate_refuses_is_in_the_report(home: Path, warm: WarmRuntime, topology: TridentTopology) -> None:

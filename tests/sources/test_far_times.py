@@ -169,6 +169,12 @@ def test_a_ranking_takes_them() -> None:
     assert [row["at"] for row in rows] == ["-0001-01-01", date(2023, 1, 1), date(2024, 1, 1), "+12345-01-01", None]
 
 
+def test_a_ranking_takes_nan_as_missing() -> None:
+    nan = float("nan")
+    rows = ranked([{"x": value} for value in (1.0, nan, 3.0, 2.0, nan, 9.0)], Ranking(by="x", rows=5))
+    assert repr([row["x"] for row in rows]) == "[9.0, 3.0, 2.0, 1.0, nan]"
+
+
 @pytest.mark.parametrize("days", [95_026_236, -96_465_292])
 def test_the_last_dates_that_delta_rs_takes(tmp_path: Path, days: int) -> None:
     def of(day: int) -> pa.Table:

@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from pipelines.errors import DefinitionError, DuplicateKeyError
-from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
-from pipelines.state.literals import canonical
+from pipelines.maintenance import compact
+from pipelines.state.kinds import LOG, MAP, ROWS, TRANSACTIONAL
+from pipelines.state.lake import Lake
+from pipelines.state.literals import KeyValueError, canonical
+from pipelines.state.lookup import look_up
 from pipelines.state.schema import StateSchema
+from pipelines.state.sums import StateOverflowError
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
-from tests.state.small_kinds import APP, SmallTable, record
+from tests.state.small_kinds import APP, FLOW, SmallTable, record
 
 UTC = dt.UTC
 DIGITS = "12345678901234567890123456789012345678"
@@ -83,6 +87,36 @@ def test_what_scan_shows_get_finds(kind: str, layout: str, data: st.DataObject) 
         assert state.table.view().multi_get([(key,) for key in keys]) == [found[canonical(key)] for key in keys]
 
 
+NOON = dt.datetime(2024, 1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "asked"),
+    [("bigint", 5, 5.5), ("bigint", 5, Decimal("5.5")), ("tinyint", 5, 300), ("date", NOON.date(), NOON)],
+)
+def test_a_value_that_no_key_can_have_is_refused_and_not_cut(tmp_path: Path, kind: str, held: Any, asked: Any) -> None:
+    state, schema = table(tmp_path, LOG, kind)
+    commit(state, schema, 0, [held])
+    for keys in ([{"word": held}, {"word": asked}], [{"word": asked}] * 300):
+        for point in ({}, {"txid": 0}):
+            with pytest.raises(KeyValueError, match="got"):
+                state.table.get(keys, **point)
+    # As in a join by Spark: what a view is asked for comes from a flow's data.
+    assert state.table.view().multi_get([(asked,), (held,)]) == [None, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-01-01", "2024-01-01 00:00:00", "2024-01-01T00:00:00Z", "2024-01-01 05:00+05:00"]
+)
+def test_a_time_as_text_is_utc_without_a_zone(tmp_path: Path, text: str) -> None:
+    """As of the command line and of Dagster's forms."""
+    state, schema = table(tmp_path, LOG, "timestamp")
+    commit(state, schema, 0, [dt.datetime(2024, 1, 1, tzinfo=UTC)])
+    assert [row["n"] for row in look_up(state.table, {"word": text}, 9)] == [1]
+    with pytest.raises(DefinitionError, match="not a key"):
+        look_up(state.table, {"word": f"{text}?"}, 9)
+
+
 @pytest.mark.parametrize("layout", [LOG, MAP])
 def test_many_keys_at_once(tmp_path: Path, layout: str) -> None:
     """Beyond 200 keys a read takes a range and picks out what was asked for."""
@@ -106,6 +140,33 @@ def test_a_key_is_one_whatever_its_sign_or_bits(tmp_path: Path) -> None:
     commit(state, schema, 1, [0.0, -float("nan")])
     assert state.table.count() == 2
     assert len(state.table.get([{"word": -0.0}, {"word": 0.0}, {"word": float("nan")}])) == 2
+
+
+NESTED: list[tuple[T.DataType, list[Any]]] = [
+    (T.ArrayType(T.DoubleType()), [[1.0, float("nan")], [1.0, None], None]),
+    (T.StructType([T.StructField("a", T.LongType())]), [{"a": 1}, {"a": None}, None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys"), NESTED, ids=["array", "struct"])
+def test_a_log_state_sums_by_keys_of_several_parts(tmp_path: Path, kind: T.DataType, keys: list[Any]) -> None:
+    """They are read as a whole, and compared with no other: a read by such a key is refused."""
+    columns = T.StructType([T.StructField("word", kind), T.StructField("n", T.LongType())])
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns)
+    for txid, n in enumerate((2**62, 2**61)):
+        state.commit(txid, *((key, n) for key in keys))
+    assert [row[1] for row in state.held()] == [2**62 + 2**61] * 3
+    with pytest.raises(StateOverflowError):
+        state.commit(2, (keys[0], 2**62))
+    for asked in ([keys[0]], [keys[2]], keys * 100):
+        with pytest.raises(KeyValueError, match="which cannot be asked for"):
+            state.table.get([{"word": key} for key in asked])
+    rows = SmallTable(tmp_path / "rows", ROWS, TRANSACTIONAL, columns)
+    rows.commit(0, (keys[0], 1))
+    with pytest.raises(KeyValueError, match="which cannot be asked for"):
+        rows.table.get([{"word": keys[0]}])
+    compact(None, Lake(tmp_path), FLOW)  # type: ignore[arg-type]
+    assert [row[1] for row in state.held()] == [2**62 + 2**61] * 3
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from pipelines.planner.plan import answer_node
 from pipelines.planner.values import Where
 from pipelines.sources.fixed import arrow_rows, checked_rows
 from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.state.literals import of_text
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.trident.states import FixedState
 
@@ -112,7 +113,7 @@ class QueryRunner:
 
     def _typed(self, name: str, kind: str, text: str) -> Any:
         try:
-            return pa.scalar(text).cast(ARROW_TYPES[kind]).as_py() if kind in ARROW_TYPES else json.loads(text)
+            return of_text(text, ARROW_TYPES[kind]) if kind in ARROW_TYPES else json.loads(text)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
             problem = f"{name} is {kind}, got {text!r}"
             raise ArgumentsError(self._name, problem, self._spout.schema) from None

@@ -29,6 +29,7 @@ from pipelines.execution.checkpoint.engine_files import REFUSE, write_json
 from pipelines.nimbus.deployed import plan_digest, source_digest
 from pipelines.nimbus.errors import HandedOverError, OtherCodeError, WorkerBusyError
 from pipelines.nimbus.handover.loopback import KeyedServer, hang_up
+from pipelines.nimbus.handover.wire import from_wire, to_wire
 from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -80,12 +81,14 @@ class Endpoint:
         key: What both sides must know, as hex digits.
         worker: Its process.
         waits: Whether it answers that a request is taken; workers of earlier releases do not.
+        typed: Whether it takes and gives the values of queries with their types; workers of earlier releases do not.
     """
 
     port: int
     key: str
     worker: ProcessIdentity
     waits: bool = False
+    typed: bool = False
 
     @classmethod
     def read(cls, file: Path) -> Endpoint | None:
@@ -94,13 +97,14 @@ class Endpoint:
             written = json.loads(file.read_text("utf-8"))
             bytes.fromhex(written["key"])
             port = PORT.taken(written["port"])
-            return cls(port, written["key"], ProcessIdentity.read(written), bool(written.get("waits")))
+            knows = {name: bool(written.get(name)) for name in ("waits", "typed")}
+            return cls(port, written["key"], ProcessIdentity.read(written), **knows)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `read` takes."""
-        return {"port": self.port, "key": self.key, "waits": self.waits, **self.worker.to_json()}
+        return {"port": self.port, "key": self.key, "waits": self.waits, "typed": self.typed, **self.worker.to_json()}
 
     @property
     def alive(self) -> bool:
@@ -138,7 +142,7 @@ class Server:
             logger.error("catalog not loaded", reason=str(error))
         key = secrets.token_bytes(32)
         self._listener = KeyedServer(key, self._serve)
-        endpoint = Endpoint(self._listener.port, key.hex(), ProcessIdentity.of(), waits=True)
+        endpoint = Endpoint(self._listener.port, key.hex(), ProcessIdentity.of(), waits=True, typed=True)
         # Whoever knows the key can write to the lake: nobody else is to read it.
         write_json(self._file, endpoint.to_json(), mode=0o600)
         self._listener.start()
@@ -311,7 +315,9 @@ def _backfill(
 def _query(
     runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
 ) -> Any:
-    return runtime.query(topology, asked["query"], asked["args"], txid=asked["txid"])
+    rows = runtime.query(topology, asked["query"], from_wire(asked["args"]), txid=asked["txid"])
+    # Who is of an earlier release reads texts.
+    return to_wire(rows) if asked.get("typed") else rows
 
 
 def restored(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -16,6 +16,7 @@ from pipelines.nimbus.deployed import plan_digest, source_digest
 from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
 from pipelines.nimbus.handover.loopback import connected
 from pipelines.nimbus.handover.serving import BEGIN, STOP, Endpoint, restored
+from pipelines.nimbus.handover.wire import from_wire, to_wire
 from pipelines.nimbus.settings import NimbusSettings
 
 if TYPE_CHECKING:
@@ -104,10 +105,10 @@ class WarmRuntime:
     def query(
         self, topology: TridentTopology, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None
     ) -> list[dict[str, Any]]:
-        """Do as `Runtime.query`; values that JSON has no form for come as text. Raises as `catch_up`."""
-        asked = {"query": name, "args": [list(arg) for arg in args], "txid": txid}
+        """Do as `Runtime.query`. Raises as `catch_up`."""
+        asked = {"query": name, "args": to_wire(args), "txid": txid, "typed": True}
         try:
-            rows: list[dict[str, Any]] = self._ask("query", topology, asked, None, None)
+            rows: list[dict[str, Any]] = from_wire(self._ask("query", topology, asked, None, None))
         except NobodyWarmError as error:
             return self._own(error).query(topology, name, args, txid=txid)
         return rows
@@ -137,6 +138,9 @@ class WarmRuntime:
         }
         reason = "none is up"
         for endpoint in self._endpoints:
+            if verb == "query" and not endpoint.typed:
+                reason = "the worker is of an earlier release, which answers in texts"
+                continue
             try:
                 answer = self._answer_of(endpoint, request, kind, progress)
             except _NotTaken as error:
