@@ -65,9 +65,7 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
         reporter.log_checks()
         if not config.max_batches or len(report.batches) < config.max_batches:
             # Not of a run that failed, or stopped early: the schedule is to ask for what it left.
-            _observe(context, arrived)
-            marks = {caught_up(view, spout): seen.fingerprint for spout, seen in arrived}
-            context.instance.daemon_cursor_storage.set_cursor_values(marks)
+            _mark(context, view, arrived)
         context.add_output_metadata(
             {
                 "batches": len(report.batches),
@@ -83,6 +81,13 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
 def _observe(context: dg.OpExecutionContext, arrived: Sequence[tuple[SpoutNode, Arrived]]) -> None:
     for spout, seen in arrived:
         context.log_event(observation(spout, seen))
+
+
+def _mark(context: dg.OpExecutionContext, view: FlowView, arrived: Sequence[tuple[SpoutNode, Arrived]]) -> None:
+    """Note that all of it is read."""
+    _observe(context, arrived)
+    marks = {caught_up(view, spout): seen.fingerprint for spout, seen in arrived}
+    context.instance.daemon_cursor_storage.set_cursor_values(marks)
 
 
 def is_read_by_worker(flow: "FlowStatus | None") -> bool:

@@ -125,8 +125,7 @@ class StreamBatch:
             AccountingError: a stage received other than what was emitted.
             LateWriterError: another process has written a state since.
         """
-        started = self._started = time.monotonic()
-        self._plan = position.plan
+        self._started, self._plan = time.monotonic(), position.plan
         self._counters.start()
         self._tracker.commit_signal(batch)
         # What the rows are made for: a commit that counts rows behind this version is another process's.
@@ -153,7 +152,6 @@ class StreamBatch:
         if self._before_close is not None:
             self._before_close()
         self._tracker.close(batch)
-        order = {sink.name: index for index, sink in enumerate(self._group.sinks)}
         return BatchReport(
             flow=self._group.topology.name,
             group=self._group.name,
@@ -161,8 +159,8 @@ class StreamBatch:
             attempt=batch.attempt,
             received=counts[RECEIVED],
             quarantined=quarantined,
-            commits=tuple(sorted(attempt.commits, key=lambda commit: order[commit.state])),
-            seconds=time.monotonic() - started,
+            commits=tuple(sorted(attempt.commits, key=lambda commit: list(known).index(commit.state))),
+            seconds=time.monotonic() - self._started,
             gates=gates,
             counters=self._counters.since_start(),
         )
