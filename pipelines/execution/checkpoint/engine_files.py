@@ -67,7 +67,7 @@ class Checkpoint:
     def __init__(self, flow: str, folder: Place) -> None:
         self.flow, self.folder = flow, folder
         self.spark = folder / "spark"
-        self._running: Lease | None = None
+        self._leases: list[Lease] = []
 
     @property
     def epoch(self) -> Epoch | None:
@@ -82,10 +82,11 @@ class Checkpoint:
         Args:
             same_tables: what was noted of the tables still holds, for Spark's part goes on.
         """
+        self.still_held()
         if not same_tables:
             (self.folder / TABLES).unlink(missing_ok=True)
             self.finish_putting_aside()
-        write_json(self.folder / "epoch.json", asdict(epoch))
+        self._write("epoch.json", asdict(epoch))
         (self.folder / "attempts.json").unlink(missing_ok=True)
         return epoch
 
@@ -107,13 +108,14 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        write_json(self.folder / "start.json", {**asdict(start), "behind": self._last_epoch})
+        self._write("start.json", {**asdict(start), "behind": self._last_epoch})
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
                 # Of a folder without files Hadoop's marker is listed, which is no file under that name.
                 with suppress(FileNotFoundError) if not entry.size else nullcontext():
                     self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
+            self.still_held()
             (self.spark / _METADATA).unlink(missing_ok=True)
             self.finish_putting_aside()
         elif isinstance(aside, Path):
@@ -124,6 +126,7 @@ class Checkpoint:
         """Remove what is left of Spark's part on a store, where another run was cut off in `begin_at`: it was copied before."""
         if isinstance(self.spark, Location) and not (self.spark / _METADATA).exists():
             for entry in self.spark.store.entries(self.spark.key):
+                self.still_held()
                 self.spark.store.delete(entry.key)
 
     @property
@@ -151,6 +154,10 @@ class Checkpoint:
         """
         return read_own(self.flow, self.folder / name, parse)
 
+    def _write(self, name: str, value: Any) -> None:
+        self.still_held()
+        write_json(self.folder / name, value)
+
     @property
     def partitions(self) -> int | None:
         """Return the number of shuffle partitions that this query runs with; None: nobody has said one."""
@@ -159,7 +166,7 @@ class Checkpoint:
     def set_partitions(self, number: int) -> None:
         """Say with how many shuffle partitions the next runs are. The partitions of windows stay (`repartition`)."""
         if number != self.partitions:
-            write_json(self.folder / "partitions.json", {"partitions": number})
+            self._write("partitions.json", {"partitions": number})
 
     @property
     def has_state(self) -> bool:
@@ -234,6 +241,15 @@ class Checkpoint:
         with self._locked(_RUN_LOCK, wait_seconds):
             yield
 
+    def still_held(self) -> None:
+        """See that no lease is lost by which this process holds it: before each step of what would harm the next run.
+
+        Raises:
+            LeaseLostError
+        """
+        for lease in self._leases:
+            lease.check()
+
     def is_running(self) -> bool:
         """Return whether a query holds this checkpoint, in any process."""
         try:
@@ -278,17 +294,13 @@ class Checkpoint:
     @contextmanager
     def _leased(self, file: Location, wait_seconds: float) -> Iterator[None]:
         """Hold a lease in place of a lock: another host has no part in locks of files, and a store has none."""
-        if self._running is not None:
-            self._running.check()
+        self.still_held()
         with held(file, self.flow, wait_seconds) as lease:
-            if file.name != _RUN_LOCK:
-                yield
-                return
-            self._running = lease
+            self._leases.append(lease)
             try:
                 yield
             finally:
-                self._running = None
+                self._leases.remove(lease)
 
 
 class StoredAttempts:
