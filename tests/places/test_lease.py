@@ -17,7 +17,7 @@ from pipelines.execution.protocol.coordinator import AttemptRecord
 from pipelines.places import lease
 from pipelines.places.lease import Lease, LeaseLostError, held
 from pipelines.places.location import Location
-from pipelines.places.store import StoreError
+from pipelines.places.store import Store, StoreError
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def other_process(file: Location, **changed: str) -> None:
     """Have the lease say that a process has it that is not here."""
-    said = json.loads(lease._content(lease.ProcessIdentity.of()))
+    said = json.loads(lease._content(lease.ProcessIdentity.of(), "another"))
     said["process"] |= {"boot": "another", **changed}
     file.write_bytes(json.dumps(said).encode())
 
@@ -123,6 +123,23 @@ def test_who_has_lost_it_notices_and_leaves_the_others(file: Location) -> None:
         with pytest.raises(LeaseLostError, match="another process has taken it over"):
             mine.check()
     assert file.read_bytes() == theirs
+
+
+def test_a_put_whose_answer_was_lost_is_its_own(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    swap, puts = type(file.store).compare_and_swap, list[bytes]()
+
+    def unanswered(store: Store, key: str, data: bytes, tag: str) -> str | None:
+        done = swap(store, key, data, tag)
+        puts.append(data)
+        if len(puts) == 1:
+            raise StoreError(str(file), "the connection is broken", hint="")
+        return done
+
+    with held(file, "f", 0.0, seconds=2.0) as mine:
+        monkeypatch.setattr(type(file.store), "compare_and_swap", unanswered)
+        until(lambda: len(puts) > 3)
+        mine.check()
+    assert json.loads(file.read_bytes())["process"] is None
 
 
 def test_without_the_store_it_is_lost_before_another_may_take_it(
