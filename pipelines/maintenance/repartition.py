@@ -25,7 +25,7 @@ from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import copy as copying
 from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint
 from pipelines.execution.report import Report
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location, Place
@@ -366,7 +366,7 @@ class _Repartitioning:
     def _rolled_back(self, reason: str, figures: StateDigest, size: int) -> RepartitionReport:
         marker = Marker.of(self._checkpoint)
         if marker is None or marker.copy != str(self._folder):
-            file = str(self._checkpoint.folder / copying.MARKER)
+            file = str(self._checkpoint.folder / MARKER)
             raise LeaseLostError(self._checkpoint.flow, file, "another process has written or removed it")
         with self._phase(copying.ROLLING_BACK):
             copying.roll_back(self._checkpoint, marker, self._folder, reason)

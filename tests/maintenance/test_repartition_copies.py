@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.errors import HalfMadeCheckpointError
 from pipelines.execution.checkpoint.copy import (
     COPIED,
     COPYING,
@@ -112,6 +113,15 @@ def test_copies_may_have_been_moved(checkpoint: Checkpoint, copy: Path, tmp_path
     half_made(checkpoint)
     assert recover(checkpoint, tmp_path / "elsewhere") is not None
     assert contents(checkpoint.spark) == FILES
+
+
+def test_nothing_is_rewritten_beside_a_half_made_one(checkpoint: Checkpoint, copy: Path) -> None:
+    Marker(ROLLING_BACK, str(copy), 2, 5).write(checkpoint)
+    with pytest.raises(HalfMadeCheckpointError, match="tridelta run f"), checkpoint.rewriting(0):
+        pass
+    assert recover(checkpoint) is not None
+    with checkpoint.rewriting(0):
+        pass
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "longer", "no description"])

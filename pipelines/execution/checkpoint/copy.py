@@ -19,13 +19,12 @@ from typing import Any
 from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
-from pipelines.execution.checkpoint.engine_files import Checkpoint, write_json
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint, write_json
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location, Place, on_disk
 
 logger = logs.logger(__name__)
 
-MARKER = "repartition.json"
 COPYING, COPIED, REPARTITIONED, VERIFIED, ROLLING_BACK = (
     "copying",  # the checkpoint is as it was
     "copied",  # the copy is whole and on the disk; Spark may be at work on the checkpoint
@@ -158,7 +157,7 @@ def recover(checkpoint: Checkpoint, copies: Place | None = None) -> Recovered | 
         checkpoint.set_partitions(marker.after)
     else:
         reason = marker.reason or f"it was cut off when it was {marker.phase}"
-        with checkpoint.rewriting(_WAIT_SECONDS):
+        with checkpoint.rewriting(_WAIT_SECONDS, half_made=True):
             roll_back(checkpoint, marker, folder, reason)
         return _told(checkpoint, Recovered(marker.phase, ROLLED_BACK, marker.before, reason))
     Marker.remove(checkpoint)

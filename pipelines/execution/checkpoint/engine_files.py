@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from pipelines.errors import LockedError
+from pipelines.errors import HalfMadeCheckpointError, LockedError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
@@ -29,6 +29,9 @@ REFUSE, CONTINUE, RESET, BEGIN = "refuse", "continue", "reset", "begin"
 
 TABLES = "tables.json"
 """Beside the checkpoint: which tables it belongs with (`pipelines.execution.checkpoint.belonging`)."""
+
+MARKER = "repartition.json"
+"""Beside the checkpoint, while Spark's part of it may be half-made (`pipelines.execution.checkpoint.copy`)."""
 
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
 _POLL_SECONDS = 0.01
@@ -265,9 +268,18 @@ class Checkpoint:
             yield
 
     @contextmanager
-    def rewriting(self, wait_seconds: float) -> Iterator[None]:
-        """Hold the rewrite lock: a backfill or a compaction, for what rewrites committed rows does so alone."""
+    def rewriting(self, wait_seconds: float, *, half_made: bool = False) -> Iterator[None]:
+        """Hold the rewrite lock: a backfill or a compaction, for what rewrites committed rows does so alone.
+
+        Args:
+            half_made: for who mends a half-made checkpoint. To others one would say that nothing was counted.
+
+        Raises:
+            HalfMadeCheckpointError
+        """
         with self._locked("rewrite.lock", wait_seconds):
+            if not half_made and (self.folder / MARKER).exists():
+                raise HalfMadeCheckpointError(self.flow, self.folder.name)
             yield
 
     @contextmanager
