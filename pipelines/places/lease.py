@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.places.location import Location
-from pipelines.places.store import Stored, StoreError
+from pipelines.places.store import Stored, StoreError, now
 from pipelines.processes import ProcessIdentity, boot_id
 
 SECONDS = 20.0
@@ -55,13 +55,13 @@ class Lease:
         file: its file.
         flow: for messages.
         id_: what tells its puts from those of every other lease.
-        tag: of the file as this process has put it.
+        put: the tag of the file as this process has put it, and when it began to.
         seconds: how long it lasts.
     """
 
-    def __init__(self, file: Location, flow: str, id_: str, tag: str, seconds: float = SECONDS) -> None:
-        self.file, self._flow, self._id, self._tag, self._seconds = file, flow, id_, tag, seconds
-        self._since = time.monotonic()
+    def __init__(self, file: Location, flow: str, id_: str, put: tuple[str, float], seconds: float = SECONDS) -> None:
+        self.file, self._flow, self._id, self._seconds = file, flow, id_, seconds
+        self._tag, self._since = put
         self._lost = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -73,7 +73,7 @@ class Lease:
         Raises:
             LeaseLostError
         """
-        late = time.monotonic() - self._since
+        late = now() - self._since
         if not self._lost and late > self._seconds * 0.75:
             self._lost = f"it could not be put anew for {late:.0f} seconds"
         if self._lost:
@@ -92,7 +92,7 @@ class Lease:
             self._swap(_content(ProcessIdentity.of(), self._id))
 
     def _swap(self, content: bytes) -> None:
-        begun = time.monotonic()
+        begun = now()
         try:
             tag = self.file.store.compare_and_swap(self.file.key, content, self._tag)
             if tag is None and (own := self._put_before()) is not None:
@@ -135,11 +135,11 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
         lease.release()
 
 
-def _taken(file: Location, flow: str, id_: str, wait_seconds: float, seconds: float) -> str:
-    """Take a lease. Return the tag of its file."""
+def _taken(file: Location, flow: str, id_: str, wait_seconds: float, seconds: float) -> tuple[str, float]:
+    """Take a lease. Return the tag of its file, and when the put of it began: others may count from then on."""
     store, started = file.store, time.monotonic()
     while True:
-        content = _content(ProcessIdentity.of(), id_)
+        content, begun = _content(ProcessIdentity.of(), id_), now()
         try:
             seen = store.read(file.key)
         except FileNotFoundError:
@@ -147,13 +147,14 @@ def _taken(file: Location, flow: str, id_: str, wait_seconds: float, seconds: fl
         else:
             watched, since = _watched.get(file, ("", 0.0))
             if seen.tag != watched:
+                # While this host sleeps it watches nobody: here its sleep does not count.
                 since = time.monotonic()
                 _watched[file] = seen.tag, since
             free = _is_free(seen) or time.monotonic() - since > seconds
             tag = store.compare_and_swap(file.key, content, seen.tag) if free else None
         if tag is not None:
             _watched.pop(file, None)
-            return tag
+            return tag, begun
         if time.monotonic() - started >= wait_seconds:
             raise LockedError(flow, str(file), wait_seconds)
         time.sleep(_POLL_SECONDS)

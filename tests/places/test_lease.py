@@ -162,6 +162,27 @@ def test_without_the_store_it_is_lost_before_another_may_take_it(
         monkeypatch.undo()
 
 
+def test_a_host_that_has_slept_notices(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(file, "f", 0.0, seconds=200.0) as mine:
+        monkeypatch.setattr(time, "clock_gettime", lambda _, told=time.clock_gettime: told(_) + 3600.0)
+        with pytest.raises(LeaseLostError, match="could not be put anew for 3600 seconds"):
+            mine.check()
+
+
+def test_it_counts_from_before_the_put_that_took_it(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, slow = type(file.store).put_if_absent, [0.0]
+
+    def late(store: Store, key: str, data: bytes) -> str | None:
+        done = put(store, key, data)
+        slow[0] = 160.0
+        return done
+
+    monkeypatch.setattr(time, "clock_gettime", lambda _, told=time.clock_gettime: told(_) + slow[0])
+    monkeypatch.setattr(type(file.store), "put_if_absent", late)
+    with held(file, "f", 0.0, seconds=200.0) as mine, pytest.raises(LeaseLostError, match="for 160 seconds"):
+        mine.check()
+
+
 def test_it_is_released_on_the_way_out_of_an_error(file: Location) -> None:
     with pytest.raises(ZeroDivisionError), held(file, "f", 0.0):
         raise ZeroDivisionError
