@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from pipelines.places import lease
 from pipelines.places.lease import Lease, LeaseLostError, held
 from pipelines.places.location import Location
 from pipelines.places.store import Store, StoreError
+from pipelines.state.turns import LateWriterError
 
 
 @pytest.fixture
@@ -220,3 +222,26 @@ def test_a_late_run_does_not_write_over_the_attempts_of_the_next(file: Location)
     with pytest.raises(LeaseLostError, match="another process has written it"):
         late.put("in/1", 1, first)
     assert set(StoredAttempts(file, "f").get("in/1")) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("on_a_store", [True, False])
+def test_attempts_that_a_late_run_puts_while_they_are_read_are_not_written_over(
+    file: Location, monkeypatch: pytest.MonkeyPatch, on_a_store: bool
+) -> None:
+    first, place = AttemptRecord(0), file if on_a_store else file.path
+    late = StoredAttempts(place, "f")
+    late.put("in/1", 0, first)
+    reads: tuple[type, str] = (type(file.store), "read") if on_a_store else (type(file.path), "open")
+    read = getattr(*reads)
+
+    def and_then_late(*args: Any, **more: Any) -> Any:
+        found = read(*args, **more)
+        monkeypatch.undo()
+        late.put("in/1", 1, first)
+        return found
+
+    monkeypatch.setattr(*reads, and_then_late)
+    now = StoredAttempts(place, "f")
+    with pytest.raises((LeaseLostError, LateWriterError)):
+        now.put("in/1", 2, first)
+    assert set(StoredAttempts(place, "f").get("in/1")) == {0, 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from pipelines.errors import HalfMadeCheckpointError, LockedError
-from pipelines.execution.checkpoint.damage import read_own
+from pipelines.execution.checkpoint.damage import parsed, read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.places.lease import Lease, LeaseLostError, held
@@ -320,10 +321,10 @@ class StoredAttempts:
 
     def __init__(self, file: Place, flow: str = "") -> None:
         self._file, self._flow = file, flow
-        attempts: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
+        data, self._tag = _read_with_tag(file)
+        attempts = {} if data is None else parsed(flow, file, data, _checked_attempts)
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
         self._records = {group: _since_committed(records) for group, records in attempts.items()}
-        self._tag: Any = file.store.tag(file.key) if isinstance(file, Location) else _identity(file)
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         return {int(txid): AttemptRecord.from_json(record) for txid, record in self._records.get(group, {}).items()}
@@ -364,12 +365,27 @@ class StoredAttempts:
         self._records[group] = kept
 
 
+def _read_with_tag(file: Place) -> tuple[bytes | None, Any]:
+    """Return a file's content with what tells this very content from the next one; none if there is no file."""
+    try:
+        if isinstance(file, Location):
+            stored = file.store.read(file.key)
+            return stored.data, stored.tag
+        with file.open("rb") as opened:
+            return opened.read(), _told_by(os.fstat(opened.fileno()))
+    except FileNotFoundError:
+        return None, None
+
+
 def _identity(file: Path) -> tuple[int, int, int] | None:
     """Return what tells a file from the one that replaces it; None: there is none."""
     try:
-        found = file.stat()
+        return _told_by(file.stat())
     except FileNotFoundError:
         return None
+
+
+def _told_by(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
