@@ -476,6 +476,17 @@ class LockedError(TrideltaError):
         )
 
 
+class HalfMadeCheckpointError(TrideltaError):
+    """A change of a query's partitions was cut off, and what it has left of the checkpoint is not what a run would go on from."""
+
+    def __init__(self, flow: str, group: str) -> None:
+        self.flow, self.group = flow, group
+        super().__init__(
+            f'flow "{flow}", query "{group}": a change of its partitions was cut off; its checkpoint may be half-made',
+            hint=f"start the flow once, which mends it (tridelta run {flow}), then try again",
+        )
+
+
 class AssignmentError(TrideltaError):
     """A flow's tasks cannot be placed (Nimbus rules 5)."""
 

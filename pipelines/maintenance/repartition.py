@@ -25,8 +25,9 @@ from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import copy as copying
 from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint
 from pipelines.execution.report import Report
+from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location, Place
 from pipelines.sources.offsets import offset_lines
 
@@ -243,6 +244,7 @@ def repartition(
         UnfinishedBatchError: a batch was begun and is not finished; nothing was changed.
         CopyError: the checkpoint is half-made and its copy is damaged; the query must not start.
         LockedError: a compaction holds the flow for too long.
+        LeaseLostError: another process may run the query; the checkpoint is its own.
     """
     _check_held(checkpoint)
     recover(checkpoint, copies)
@@ -279,12 +281,19 @@ class _Repartitioning:
     def run(self) -> RepartitionReport:
         marker, figures, size = self._copied()
         try:
-            batch = self._repartitioned(marker)
-            after = self._verified(marker, figures)
+            marker = marker.at(copying.COPIED, self._checkpoint)
+            batch = self._repartitioned()
+            marker = marker.at(copying.REPARTITIONED, self._checkpoint)
+            after = self._verified(figures)
+            marker.at(copying.VERIFIED, self._checkpoint)
+            self._tell(copying.VERIFIED)
+        except LeaseLostError:
+            # Nothing here is this run's any more: who has it now has rolled it back.
+            raise
         except Exception as error:
             return self._rolled_back(_reason(error), figures, size)
         self._checkpoint.set_partitions(self._wanted)
-        (self._checkpoint.folder / copying.MARKER).unlink()
+        Marker.remove(self._checkpoint)
         report = self._report(
             self._wanted,
             batch=batch,
@@ -311,7 +320,7 @@ class _Repartitioning:
                 copying.check_copy(checkpoint, self._folder)
         except BaseException:
             copying.remove_tree(self._folder)
-            (checkpoint.folder / copying.MARKER).unlink()
+            Marker.remove(checkpoint)
             raise
         return marker, figures, size
 
@@ -328,10 +337,9 @@ class _Repartitioning:
             hint = f"make room on the disk of {self._folder.parent}"
             raise RepartitionRefusedError(self._checkpoint.flow, self._group, self._wanted, problem, hint)
 
-    def _repartitioned(self, marker: Marker) -> int:
+    def _repartitioned(self) -> int:
         """Let Spark do its part. Return the batch id that it took."""
         checkpoint = self._checkpoint
-        marker.at(copying.COPIED, checkpoint)
         with self._phase(copying.COPIED):
             # A batch that was planned and not begun is left out with its offsets; its rows come with a later one. Spark by
             # itself cannot know that none of them is in a table: it would refuse.
@@ -339,14 +347,13 @@ class _Repartitioning:
             manager.repartition(str(checkpoint.spark), self._wanted, enforce_exactly_once_sink=False)
         return checkpoint.last_batch()
 
-    def _verified(self, marker: Marker, before: StateDigest) -> StateDigest:
+    def _verified(self, before: StateDigest) -> StateDigest:
         """Compare the state afterwards with the state before.
 
         Raises:
             TrideltaError: it is not the same.
         """
         checkpoint = self._checkpoint
-        marker.at(copying.REPARTITIONED, checkpoint)
         with self._phase(copying.REPARTITIONED):
             after = state_digest(self._spark, checkpoint.spark)
             problem = before.difference(after)
@@ -354,13 +361,13 @@ class _Repartitioning:
                 problem = f"Spark made {after.partitions} partitions"
             if problem is not None:
                 raise TrideltaError(f"the state is not the same: {problem}")
-        marker.at(copying.VERIFIED, checkpoint)
-        self._tell(copying.VERIFIED)
         return after
 
     def _rolled_back(self, reason: str, figures: StateDigest, size: int) -> RepartitionReport:
         marker = Marker.of(self._checkpoint)
-        assert marker is not None
+        if marker is None or marker.copy != str(self._folder):
+            file = str(self._checkpoint.folder / MARKER)
+            raise LeaseLostError(self._checkpoint.flow, file, "another process has written or removed it")
         with self._phase(copying.ROLLING_BACK):
             copying.roll_back(self._checkpoint, marker, self._folder, reason)
         report = self._report(

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from pipelines.places.store import Entry, Store, Stored, StoreError
+from pipelines.places.store import Entry, Store, Stored, StoreError, now
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -31,8 +30,6 @@ _OWN = re.compile(r"(^|/)\.[^/]+\.(draft|versions)(/|$)")
 # A version goes so many seconds after the next one came. Who takes longer between reading a version and replacing it may meet a
 # name that was taken once and is free again, so half of this is as long as a swap may take.
 _KEPT_SECONDS = 120.0
-# It counts while the host sleeps, where there is such a clock.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # Of a file that is replaced while it is read.
 _TRIES = 100
 # A draft that is older was left by a writer that was killed. One that only stood still writes another.
@@ -110,7 +107,7 @@ class HdfsStore(Store):
         return f"{_born(draft)}/0" if self._renamed(draft, f"/{key}") else None
 
     def compare_and_swap(self, key: str, data: bytes, tag: str) -> str | None:
-        began = time.clock_gettime(_CLOCK)
+        began = now()
         try:
             known = self._current(key)
         except FileNotFoundError:
@@ -134,7 +131,7 @@ class HdfsStore(Store):
         if file is None or _born(file) != known.born:
             return False
         later = any(version.number > known.number + 1 for version in self._versions(key) if version.born == known.born)
-        return not later or time.clock_gettime(_CLOCK) - began <= _KEPT_SECONDS / 2
+        return not later or now() - began <= _KEPT_SECONDS / 2
 
     def entry(self, key: str) -> Entry:
         return _entry(key, self._current(key))

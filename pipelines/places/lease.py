@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.places.location import Location
-from pipelines.places.store import Stored, StoreError
+from pipelines.places.store import Stored, StoreError, now
 from pipelines.processes import ProcessIdentity, boot_id
 
 SECONDS = 20.0
@@ -54,13 +54,14 @@ class Lease:
     Args:
         file: its file.
         flow: for messages.
-        tag: of the file as this process has put it.
+        id_: what tells its puts from those of every other lease.
+        put: the tag of the file as this process has put it, and when it began to.
         seconds: how long it lasts.
     """
 
-    def __init__(self, file: Location, flow: str, tag: str, seconds: float = SECONDS) -> None:
-        self.file, self._flow, self._tag, self._seconds = file, flow, tag, seconds
-        self._since = time.monotonic()
+    def __init__(self, file: Location, flow: str, id_: str, put: tuple[str, float], seconds: float = SECONDS) -> None:
+        self.file, self._flow, self._id, self._seconds = file, flow, id_, seconds
+        self._tag, self._since = put
         self._lost = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -72,7 +73,7 @@ class Lease:
         Raises:
             LeaseLostError
         """
-        late = time.monotonic() - self._since
+        late = now() - self._since
         if not self._lost and late > self._seconds * 0.75:
             self._lost = f"it could not be put anew for {late:.0f} seconds"
         if self._lost:
@@ -84,16 +85,18 @@ class Lease:
         self._thread.join()
         if not self._lost:
             # If that fails, others wait for its end.
-            self._swap(_content(None))
+            self._swap(_content(None, self._id))
 
     def _keep(self) -> None:
         while not self._ended.wait(self._seconds / _BEATS) and not self._lost:
-            self._swap(_content(ProcessIdentity.of()))
+            self._swap(_content(ProcessIdentity.of(), self._id))
 
     def _swap(self, content: bytes) -> None:
-        begun = time.monotonic()
+        begun = now()
         try:
             tag = self.file.store.compare_and_swap(self.file.key, content, self._tag)
+            if tag is None and (own := self._put_before()) is not None:
+                tag = self.file.store.compare_and_swap(self.file.key, content, own)
         except StoreError:
             # `check` tells when it was too long.
             return
@@ -101,6 +104,14 @@ class Lease:
             self._lost = "another process has taken it over"
         else:
             self._tag, self._since = tag, begun
+
+    def _put_before(self) -> str | None:
+        """Return the tag of the file if this lease has put it: the answer to an earlier put was lost. Else None."""
+        try:
+            seen = self.file.store.read(self.file.key)
+        except FileNotFoundError:
+            return None
+        return seen.tag if self._id.encode() in seen.data else None
 
 
 @contextmanager
@@ -116,18 +127,19 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
     Raises:
         LockedError: another process holds it for too long.
     """
-    lease = Lease(file, flow, _taken(file, flow, wait_seconds, seconds), seconds)
+    id_ = uuid4().hex
+    lease = Lease(file, flow, id_, _taken(file, flow, id_, wait_seconds, seconds), seconds)
     try:
         yield lease
     finally:
         lease.release()
 
 
-def _taken(file: Location, flow: str, wait_seconds: float, seconds: float) -> str:
-    """Take a lease. Return the tag of its file."""
+def _taken(file: Location, flow: str, id_: str, wait_seconds: float, seconds: float) -> tuple[str, float]:
+    """Take a lease. Return the tag of its file, and when the put of it began: others may count from then on."""
     store, started = file.store, time.monotonic()
     while True:
-        content = _content(ProcessIdentity.of())
+        content, begun = _content(ProcessIdentity.of(), id_), now()
         try:
             seen = store.read(file.key)
         except FileNotFoundError:
@@ -135,22 +147,23 @@ def _taken(file: Location, flow: str, wait_seconds: float, seconds: float) -> st
         else:
             watched, since = _watched.get(file, ("", 0.0))
             if seen.tag != watched:
+                # While this host sleeps it watches nobody: here its sleep does not count.
                 since = time.monotonic()
                 _watched[file] = seen.tag, since
             free = _is_free(seen) or time.monotonic() - since > seconds
             tag = store.compare_and_swap(file.key, content, seen.tag) if free else None
         if tag is not None:
             _watched.pop(file, None)
-            return tag
+            return tag, begun
         if time.monotonic() - started >= wait_seconds:
             raise LockedError(flow, str(file), wait_seconds)
         time.sleep(_POLL_SECONDS)
 
 
-def _content(holder: ProcessIdentity | None) -> bytes:
+def _content(holder: ProcessIdentity | None, lease: str) -> bytes:
     """Return what the file says; no two are the same, so that a tag is of one put."""
     process = None if holder is None else {**holder.to_json(), "namespace": _namespace()}
-    return json.dumps({"host": platform.node(), "process": process, "put": uuid4().hex}).encode()
+    return json.dumps({"host": platform.node(), "process": process, "lease": lease, "put": uuid4().hex}).encode()
 
 
 def _is_free(seen: Stored) -> bool:

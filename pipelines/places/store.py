@@ -7,6 +7,7 @@ create (`put_if_absent`), or replace as long as it is the one that was read (`co
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,13 @@ from pipelines.errors import TrideltaError
 
 if TYPE_CHECKING:
     from pipelines.places.location import Location
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Return seconds by a clock that counts while the host sleeps, where there is such a one."""
+    return time.clock_gettime(_CLOCK)
 
 
 class StoreError(TrideltaError):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pipelines.errors import HalfMadeCheckpointError
 from pipelines.execution.checkpoint.copy import (
     COPIED,
     COPYING,
@@ -23,7 +27,11 @@ from pipelines.execution.checkpoint.copy import (
     make_copy,
     recover,
 )
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
+from pipelines.maintenance import repartition
+from pipelines.places.lease import Lease, LeaseLostError
+from pipelines.places.location import Location, Place
+from pipelines.sources.channels import Start
 
 FILES = {"metadata": b"{}", "offsets/0": b"v1\n{}", "commits/0": b"v1\n{}", "state/0/1/1.zip": bytes(range(256)) * 99}
 
@@ -107,6 +115,15 @@ def test_copies_may_have_been_moved(checkpoint: Checkpoint, copy: Path, tmp_path
     assert contents(checkpoint.spark) == FILES
 
 
+def test_nothing_is_rewritten_beside_a_half_made_one(checkpoint: Checkpoint, copy: Path) -> None:
+    Marker(ROLLING_BACK, str(copy), 2, 5).write(checkpoint)
+    with pytest.raises(HalfMadeCheckpointError, match="tridelta run f"), checkpoint.rewriting(0):
+        pass
+    assert recover(checkpoint) is not None
+    with checkpoint.rewriting(0):
+        pass
+
+
 @pytest.mark.parametrize("damage", ["missing", "changed", "longer", "no description"])
 def test_a_damaged_copy_never_comes_back(checkpoint: Checkpoint, copy: Path, damage: str) -> None:
     Marker(COPIED, str(copy), 2, 5).write(checkpoint)
@@ -149,3 +166,86 @@ def test_a_roll_back_may_be_cut_off_anywhere(
 
 def _dies(*args: object, **more: object) -> None:
     raise KeyboardInterrupt
+
+
+# --- on a store, where a lease may be lost --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def there(tmp_path: Path, checkpoint: Checkpoint) -> Checkpoint:
+    return Checkpoint("f", Location.of(checkpoint.folder))
+
+
+def files(folder: Place) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.suffix != ".lock"}
+
+
+def lost(*_: object) -> None:
+    raise LeaseLostError("f", "run.lock", "another process has taken it over")
+
+
+def rolled_back(checkpoint: Checkpoint, copy: Place) -> None:
+    Marker(COPIED, str(copy), 2, 5).write(checkpoint)
+    recover(checkpoint)
+
+
+def put_aside(checkpoint: Checkpoint, copy: Place) -> None:
+    checkpoint.begin_at(Start({}), copy.with_name("aside"))
+    checkpoint.begin(Epoch(2, 7))
+
+
+@pytest.mark.parametrize("work", [rolled_back, put_aside])
+def test_who_has_lost_the_lease_touches_nothing_from_then_on(
+    there: Checkpoint, monkeypatch: pytest.MonkeyPatch, work: Callable[[Checkpoint, Place], None]
+) -> None:
+    assert isinstance(there.folder, Location)
+    before, copy = files(there.spark), there.folder.parent / "copy"
+    make_copy(there, copy, {})
+    for allowed in range(100):
+        for name, value in FILES.items():
+            (there.spark / name).write_bytes(value)
+        checks, seen = [0], list[dict[str, bytes]]()
+
+        def check(_: Lease, checks: list[int] = checks, seen: list[Any] = seen, allowed: int = allowed) -> None:
+            checks[0] += 1
+            if checks[0] > allowed:
+                seen.append(files(there.folder))
+                lost()
+
+        with monkeypatch.context() as patched, there.running(0):
+            patched.setattr(Lease, "check", check)
+            try:
+                work(there, copy)
+                assert allowed > len(FILES)
+                break
+            except LeaseLostError:
+                assert files(there.folder) == seen[0]
+        (there.folder / MARKER).unlink(missing_ok=True)
+    assert files(there.spark) == (before if work is rolled_back else {})
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("notices", [True, False])
+def test_a_repartition_without_its_lease_leaves_the_next_runs_checkpoint(
+    there: Checkpoint, monkeypatch: pytest.MonkeyPatch, notices: bool, fails: bool
+) -> None:
+    assert isinstance(there.folder, Location)
+    monkeypatch.setattr(repartition, "partitions_of", lambda checkpoint: 2)
+    monkeypatch.setattr(repartition, "state_digest", lambda *_: repartition.StateDigest(2, {}))
+    spark: Any = SimpleNamespace(_streamingCheckpointManager=SimpleNamespace(repartition=lambda *_, **more: None))
+    left = dict[str, bytes]()
+
+    def next_run(phase: str) -> None:
+        """Another host takes the lease over, rolls back and runs a batch."""
+        if phase == COPIED:
+            recover(there)
+            (there.spark / "offsets" / "1").write_bytes(b"of the next run")
+            left.update(files(there.folder))
+            if notices:
+                monkeypatch.setattr(Lease, "check", lost)
+            if fails:
+                raise OSError("the state is another one")
+
+    with there.running(0), pytest.raises(LeaseLostError):
+        repartition._Repartitioning(spark, there, 5, there.folder.parent / "copies", next_run).run()
+    assert files(there.folder) == left

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,8 @@ from pipelines.execution.protocol.coordinator import AttemptRecord
 from pipelines.places import lease
 from pipelines.places.lease import Lease, LeaseLostError, held
 from pipelines.places.location import Location
-from pipelines.places.store import StoreError
+from pipelines.places.store import Store, StoreError
+from pipelines.state.turns import LateWriterError
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def other_process(file: Location, **changed: str) -> None:
     """Have the lease say that a process has it that is not here."""
-    said = json.loads(lease._content(lease.ProcessIdentity.of()))
+    said = json.loads(lease._content(lease.ProcessIdentity.of(), "another"))
     said["process"] |= {"boot": "another", **changed}
     file.write_bytes(json.dumps(said).encode())
 
@@ -125,6 +127,23 @@ def test_who_has_lost_it_notices_and_leaves_the_others(file: Location) -> None:
     assert file.read_bytes() == theirs
 
 
+def test_a_put_whose_answer_was_lost_is_its_own(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    swap, puts = type(file.store).compare_and_swap, list[bytes]()
+
+    def unanswered(store: Store, key: str, data: bytes, tag: str) -> str | None:
+        done = swap(store, key, data, tag)
+        puts.append(data)
+        if len(puts) == 1:
+            raise StoreError(str(file), "the connection is broken", hint="")
+        return done
+
+    with held(file, "f", 0.0, seconds=2.0) as mine:
+        monkeypatch.setattr(type(file.store), "compare_and_swap", unanswered)
+        until(lambda: len(puts) > 3)
+        mine.check()
+    assert json.loads(file.read_bytes())["process"] is None
+
+
 def test_without_the_store_it_is_lost_before_another_may_take_it(
     file: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +162,27 @@ def test_without_the_store_it_is_lost_before_another_may_take_it(
 
         until(lost)
         monkeypatch.undo()
+
+
+def test_a_host_that_has_slept_notices(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(file, "f", 0.0, seconds=200.0) as mine:
+        monkeypatch.setattr(time, "clock_gettime", lambda _, told=time.clock_gettime: told(_) + 3600.0)
+        with pytest.raises(LeaseLostError, match="could not be put anew for 3600 seconds"):
+            mine.check()
+
+
+def test_it_counts_from_before_the_put_that_took_it(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, slow = type(file.store).put_if_absent, [0.0]
+
+    def late(store: Store, key: str, data: bytes) -> str | None:
+        done = put(store, key, data)
+        slow[0] = 160.0
+        return done
+
+    monkeypatch.setattr(time, "clock_gettime", lambda _, told=time.clock_gettime: told(_) + slow[0])
+    monkeypatch.setattr(type(file.store), "put_if_absent", late)
+    with held(file, "f", 0.0, seconds=200.0) as mine, pytest.raises(LeaseLostError, match="for 160 seconds"):
+        mine.check()
 
 
 def test_it_is_released_on_the_way_out_of_an_error(file: Location) -> None:
@@ -182,3 +222,26 @@ def test_a_late_run_does_not_write_over_the_attempts_of_the_next(file: Location)
     with pytest.raises(LeaseLostError, match="another process has written it"):
         late.put("in/1", 1, first)
     assert set(StoredAttempts(file, "f").get("in/1")) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("on_a_store", [True, False])
+def test_attempts_that_a_late_run_puts_while_they_are_read_are_not_written_over(
+    file: Location, monkeypatch: pytest.MonkeyPatch, on_a_store: bool
+) -> None:
+    first, place = AttemptRecord(0), file if on_a_store else file.path
+    late = StoredAttempts(place, "f")
+    late.put("in/1", 0, first)
+    reads: tuple[type, str] = (type(file.store), "read") if on_a_store else (type(file.path), "open")
+    read = getattr(*reads)
+
+    def and_then_late(*args: Any, **more: Any) -> Any:
+        found = read(*args, **more)
+        monkeypatch.undo()
+        late.put("in/1", 1, first)
+        return found
+
+    monkeypatch.setattr(*reads, and_then_late)
+    now = StoredAttempts(place, "f")
+    with pytest.raises((LeaseLostError, LateWriterError)):
+        now.put("in/1", 2, first)
+    assert set(StoredAttempts(place, "f").get("in/1")) == {0, 1}

@@ -19,12 +19,12 @@ from typing import Any
 from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
-from pipelines.execution.checkpoint.engine_files import Checkpoint, write_json
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint, write_json
+from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location, Place, on_disk
 
 logger = logs.logger(__name__)
 
-MARKER = "repartition.json"
 COPYING, COPIED, REPARTITIONED, VERIFIED, ROLLING_BACK = (
     "copying",  # the checkpoint is as it was
     "copied",  # the copy is whole and on the disk; Spark may be at work on the checkpoint
@@ -76,14 +76,41 @@ class Marker:
         """Return the marker of a checkpoint; nearly always there is none."""
         return read_own(checkpoint.flow, checkpoint.folder / MARKER, lambda fields: cls(**fields))
 
-    def write(self, checkpoint: Checkpoint) -> Marker:
-        write_json(checkpoint.folder / MARKER, asdict(self))
-        _sync_folder(checkpoint.folder)
+    def write(self, checkpoint: Checkpoint, before: Marker | None = None) -> Marker:
+        """Write it in the place of the one before.
+
+        Raises:
+            LeaseLostError: another process has begun or removed one.
+        """
+        checkpoint.still_held()
+        file = checkpoint.folder / MARKER
+        if not isinstance(file, Location):
+            write_json(file, asdict(self))
+            _sync_folder(checkpoint.folder)
+        elif not self._swapped(file, before):
+            raise LeaseLostError(checkpoint.flow, str(file), "another process has written or removed it")
         return self
+
+    def _swapped(self, file: Location, before: Marker | None) -> bool:
+        """Return whether it has taken its place: a put that comes late must not mark the next run's checkpoint."""
+        data = json.dumps(asdict(self)).encode()
+        if before is None:
+            return file.store.put_if_absent(file.key, data) is not None
+        try:
+            seen = file.store.read(file.key)
+        except FileNotFoundError:
+            return False
+        same = Marker(**json.loads(seen.data)) == before
+        return same and file.store.compare_and_swap(file.key, data, seen.tag) is not None
 
     def at(self, phase: str, checkpoint: Checkpoint, reason: str = "") -> Marker:
         """Return the marker at a later phase, written."""
-        return replace(self, phase=phase, reason=reason or self.reason).write(checkpoint)
+        return replace(self, phase=phase, reason=reason or self.reason).write(checkpoint, self)
+
+    @staticmethod
+    def remove(checkpoint: Checkpoint) -> None:
+        checkpoint.still_held()
+        (checkpoint.folder / MARKER).unlink()
 
 
 @dataclass(frozen=True)
@@ -116,6 +143,7 @@ def recover(checkpoint: Checkpoint, copies: Place | None = None) -> Recovered | 
     Raises:
         CopyError: the checkpoint is half-made and its copy is damaged.
         LockedError: a compaction holds the flow for too long.
+        LeaseLostError: another process may run the query.
     """
     marker = Marker.of(checkpoint)
     if marker is None:
@@ -129,10 +157,10 @@ def recover(checkpoint: Checkpoint, copies: Place | None = None) -> Recovered | 
         checkpoint.set_partitions(marker.after)
     else:
         reason = marker.reason or f"it was cut off when it was {marker.phase}"
-        with checkpoint.rewriting(_WAIT_SECONDS):
+        with checkpoint.rewriting(_WAIT_SECONDS, half_made=True):
             roll_back(checkpoint, marker, folder, reason)
         return _told(checkpoint, Recovered(marker.phase, ROLLED_BACK, marker.before, reason))
-    (checkpoint.folder / MARKER).unlink()
+    Marker.remove(checkpoint)
     return _told(checkpoint, outcome)
 
 
@@ -141,17 +169,18 @@ def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Place, reason: str
 
     Raises:
         CopyError: the copy is damaged; the checkpoint stays as it is, and so does the marker.
+        LeaseLostError: another process may run the query.
     """
     manifest = check_copy(checkpoint, folder)
     marker.at(ROLLING_BACK, checkpoint, reason)
     if isinstance(checkpoint.spark, Location):
         # Nothing is renamed there: until the marker has gone nobody reads it.
-        remove_tree(checkpoint.spark)
-        _copy_objects(folder / "spark", checkpoint.spark, manifest)
+        remove_tree(checkpoint.spark, checkpoint.still_held)
+        _copy_objects(folder / "spark", checkpoint.spark, manifest, checkpoint.still_held)
     else:
         _put_back(on_disk(folder / "spark"), checkpoint.spark, manifest)
         _sync_folder(checkpoint.folder)
-    (checkpoint.folder / MARKER).unlink()
+    Marker.remove(checkpoint)
 
 
 def _put_back(copy: Path, spark: Path, manifest: Manifest) -> None:
@@ -236,20 +265,24 @@ def _files(folder: Place) -> dict[str, Place]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def remove_tree(folder: Place) -> None:
-    """Remove a folder and all that is in it, if it is there."""
+def remove_tree(folder: Place, still_held: Callable[[], None] = lambda: None) -> None:
+    """Remove a folder and all that is in it, if it is there; on a store each file only while it is held."""
     if isinstance(folder, Location):
         for entry in list(folder.store.entries(folder.key)):
+            still_held()
             folder.store.delete(entry.key)
     else:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy_objects(source: Place, target: Place, only: Manifest | None = None) -> dict[str, tuple[int, str]]:
-    """Copy all files of a folder (or those of a manifest) on a store. Return what was read of each."""
+def _copy_objects(
+    source: Place, target: Place, only: Manifest | None = None, still_held: Callable[[], None] = lambda: None
+) -> dict[str, tuple[int, str]]:
+    """Copy all files of a folder (or those of a manifest) on a store, each while it is held. Return what was read of each."""
     copied = {}
     for name in list(only) if only is not None else _files(source):
         data = (source / name).read_bytes()
+        still_held()
         (target / name).write_bytes(data)
         copied[name] = (len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
     return copied

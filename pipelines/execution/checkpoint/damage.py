@@ -60,6 +60,15 @@ def read_own(flow: str, file: Place, parse: Callable[[Any], T]) -> T | None:
         data = file.read_bytes()
     except FileNotFoundError:
         return None
+    return parsed(flow, file, data, parse)
+
+
+def parsed(flow: str, file: Place, data: bytes, parse: Callable[[Any], T]) -> T:
+    """Return what one of the engine's files says.
+
+    Raises:
+        DamagedCheckpointError
+    """
     try:
         return parse(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -12,8 +13,8 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from pipelines.errors import LockedError
-from pipelines.execution.checkpoint.damage import read_own
+from pipelines.errors import HalfMadeCheckpointError, LockedError
+from pipelines.execution.checkpoint.damage import parsed, read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.places.lease import Lease, LeaseLostError, held
@@ -29,6 +30,9 @@ REFUSE, CONTINUE, RESET, BEGIN = "refuse", "continue", "reset", "begin"
 
 TABLES = "tables.json"
 """Beside the checkpoint: which tables it belongs with (`pipelines.execution.checkpoint.belonging`)."""
+
+MARKER = "repartition.json"
+"""Beside the checkpoint, while Spark's part of it may be half-made (`pipelines.execution.checkpoint.copy`)."""
 
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
 _POLL_SECONDS = 0.01
@@ -67,7 +71,7 @@ class Checkpoint:
     def __init__(self, flow: str, folder: Place) -> None:
         self.flow, self.folder = flow, folder
         self.spark = folder / "spark"
-        self._running: Lease | None = None
+        self._leases: list[Lease] = []
 
     @property
     def epoch(self) -> Epoch | None:
@@ -82,10 +86,11 @@ class Checkpoint:
         Args:
             same_tables: what was noted of the tables still holds, for Spark's part goes on.
         """
+        self.still_held()
         if not same_tables:
             (self.folder / TABLES).unlink(missing_ok=True)
             self.finish_putting_aside()
-        write_json(self.folder / "epoch.json", asdict(epoch))
+        self._write("epoch.json", asdict(epoch))
         (self.folder / "attempts.json").unlink(missing_ok=True)
         return epoch
 
@@ -107,13 +112,14 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        write_json(self.folder / "start.json", {**asdict(start), "behind": self._last_epoch})
+        self._write("start.json", {**asdict(start), "behind": self._last_epoch})
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
                 # Of a folder without files Hadoop's marker is listed, which is no file under that name.
                 with suppress(FileNotFoundError) if not entry.size else nullcontext():
                     self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
+            self.still_held()
             (self.spark / _METADATA).unlink(missing_ok=True)
             self.finish_putting_aside()
         elif isinstance(aside, Path):
@@ -124,6 +130,7 @@ class Checkpoint:
         """Remove what is left of Spark's part on a store, where another run was cut off in `begin_at`: it was copied before."""
         if isinstance(self.spark, Location) and not (self.spark / _METADATA).exists():
             for entry in self.spark.store.entries(self.spark.key):
+                self.still_held()
                 self.spark.store.delete(entry.key)
 
     @property
@@ -151,6 +158,10 @@ class Checkpoint:
         """
         return read_own(self.flow, self.folder / name, parse)
 
+    def _write(self, name: str, value: Any) -> None:
+        self.still_held()
+        write_json(self.folder / name, value)
+
     @property
     def partitions(self) -> int | None:
         """Return the number of shuffle partitions that this query runs with; None: nobody has said one."""
@@ -159,7 +170,7 @@ class Checkpoint:
     def set_partitions(self, number: int) -> None:
         """Say with how many shuffle partitions the next runs are. The partitions of windows stay (`repartition`)."""
         if number != self.partitions:
-            write_json(self.folder / "partitions.json", {"partitions": number})
+            self._write("partitions.json", {"partitions": number})
 
     @property
     def has_state(self) -> bool:
@@ -234,6 +245,15 @@ class Checkpoint:
         with self._locked(_RUN_LOCK, wait_seconds):
             yield
 
+    def still_held(self) -> None:
+        """See that no lease is lost by which this process holds it: before each step of what would harm the next run.
+
+        Raises:
+            LeaseLostError
+        """
+        for lease in self._leases:
+            lease.check()
+
     def is_running(self) -> bool:
         """Return whether a query holds this checkpoint, in any process."""
         try:
@@ -249,9 +269,18 @@ class Checkpoint:
             yield
 
     @contextmanager
-    def rewriting(self, wait_seconds: float) -> Iterator[None]:
-        """Hold the rewrite lock: a backfill or a compaction, for what rewrites committed rows does so alone."""
+    def rewriting(self, wait_seconds: float, *, half_made: bool = False) -> Iterator[None]:
+        """Hold the rewrite lock: a backfill or a compaction, for what rewrites committed rows does so alone.
+
+        Args:
+            half_made: for who mends a half-made checkpoint. To others one would say that nothing was counted.
+
+        Raises:
+            HalfMadeCheckpointError
+        """
         with self._locked("rewrite.lock", wait_seconds):
+            if not half_made and (self.folder / MARKER).exists():
+                raise HalfMadeCheckpointError(self.flow, self.folder.name)
             yield
 
     @contextmanager
@@ -278,17 +307,13 @@ class Checkpoint:
     @contextmanager
     def _leased(self, file: Location, wait_seconds: float) -> Iterator[None]:
         """Hold a lease in place of a lock: another host has no part in locks of files, and a store has none."""
-        if self._running is not None:
-            self._running.check()
+        self.still_held()
         with held(file, self.flow, wait_seconds) as lease:
-            if file.name != _RUN_LOCK:
-                yield
-                return
-            self._running = lease
+            self._leases.append(lease)
             try:
                 yield
             finally:
-                self._running = None
+                self._leases.remove(lease)
 
 
 class StoredAttempts:
@@ -296,10 +321,10 @@ class StoredAttempts:
 
     def __init__(self, file: Place, flow: str = "") -> None:
         self._file, self._flow = file, flow
-        attempts: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
+        data, self._tag = _read_with_tag(file)
+        attempts = {} if data is None else parsed(flow, file, data, _checked_attempts)
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
         self._records = {group: _since_committed(records) for group, records in attempts.items()}
-        self._tag: Any = file.store.tag(file.key) if isinstance(file, Location) else _identity(file)
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         return {int(txid): AttemptRecord.from_json(record) for txid, record in self._records.get(group, {}).items()}
@@ -340,12 +365,27 @@ class StoredAttempts:
         self._records[group] = kept
 
 
+def _read_with_tag(file: Place) -> tuple[bytes | None, Any]:
+    """Return a file's content with what tells this very content from the next one; none if there is no file."""
+    try:
+        if isinstance(file, Location):
+            stored = file.store.read(file.key)
+            return stored.data, stored.tag
+        with file.open("rb") as opened:
+            return opened.read(), _told_by(os.fstat(opened.fileno()))
+    except FileNotFoundError:
+        return None, None
+
+
 def _identity(file: Path) -> tuple[int, int, int] | None:
     """Return what tells a file from the one that replaces it; None: there is none."""
     try:
-        found = file.stat()
+        return _told_by(file.stat())
     except FileNotFoundError:
         return None
+
+
+def _told_by(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
