@@ -275,6 +275,8 @@ class KeyedWindows:
                 if window.expired(clock):
                     self._forget(window)
                     continue
+                if window.wake <= clock:
+                    raise RuntimeError(f"the window {window.text} at clock {clock} wakes at {window.wake} without end")
             window.entry = FAR
             if window.wake < FAR:
                 self._set_timer(window)
