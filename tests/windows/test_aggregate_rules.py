@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pipelines.aggregators import AssocCount, Count, Sum
+from pipelines.aggregators import AssocCount, Count, Sum, WindowAggregator
 from pipelines.errors import ChainOutputsError, FunctionError, PolicyError
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow, CollectWindow
@@ -13,6 +15,30 @@ from tests.windows.window_runs import TICK, context, items, run, values
 
 COUNT, TIME, DELTA = Policy.count, Policy.time, Policy.time_delta_lt
 ONE = {"v": 1}
+
+
+class Held(WindowAggregator):
+    """Gives its own list, which goes on changing."""
+
+    outputs = "held array<bigint>"
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def added(self, event: Any) -> None:
+        self.values.append(event["v"])
+
+    def evicted(self, event: Any) -> None:
+        self.values.remove(event["v"])
+
+    def aggregate(self) -> Any:
+        return self.values
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_result_is_what_the_aggregator_held_then(clear: bool) -> None:
+    found = run(AggregateWindow((Held(),), COUNT(2), COUNT(3), clear), [{"v": n} for n in range(6)])
+    assert values(found, "held") == ([[0, 1], [2, 3], [4, 5]] if clear else [[0, 1], [1, 2, 3], [3, 4, 5]])
 
 
 def test_rule_5_1_run_1_count_5_evict_2() -> None:
