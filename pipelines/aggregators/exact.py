@@ -45,7 +45,8 @@ class ExactSum:
             self.add_float(value, sign)
         elif isinstance(value, Decimal):
             self.decimals += sign
-            self.fraction = _DECIMALS.add(self.fraction, sign * value) if self.decimals else Decimal(0)
+            signed = value if sign > 0 else value.copy_negate()
+            self.fraction = _DECIMALS.add(self.fraction, signed) if self.decimals else Decimal(0)
         else:
             self.add(int(value) if isinstance(value, int) else float(value), sign)
 
@@ -66,7 +67,7 @@ class ExactSum:
     def value(self) -> Any:
         """The sum; 0 of nothing."""
         if not self.floats:
-            return self.fraction + self.whole if self.decimals else self.whole
+            return plus(self.fraction, self.whole) if self.decimals else self.whole
         special = self.special
         if special["nan"] or (special["inf"] and special["-inf"]):
             return math.nan

@@ -165,6 +165,13 @@ def test_sums_by_type() -> None:
     assert value(Sum("v"), [math.inf, 1.0], 1) == 1.0
 
 
+def test_a_sum_of_decimals_keeps_every_digit() -> None:
+    long = Decimal("1234567890123456789012345678901234.5678")
+    assert value(Sum("v"), [long]) == long
+    assert value(Sum("v"), [Decimal("0.0001"), long], 1) == long
+    assert value(Sum("v"), [10**33, Decimal("0.0001")]) == Decimal(f"{10**33}.0001")
+
+
 class Last(WindowAggregator):
     outputs = "last string, n bigint"
 
