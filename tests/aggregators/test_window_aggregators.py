@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -28,6 +29,7 @@ from pipelines.aggregators import (
 from pipelines.aggregators.exact import ExactSum
 from pipelines.aggregators.window import EventAggregator
 from pipelines.errors import AggregationError, FunctionError
+from pipelines.windows.buffer import key_text
 
 
 def value(one: EventAggregator, added: list[Any], evicted: int = 0, field: str = "v") -> Any:
@@ -170,6 +172,19 @@ def test_a_sum_of_decimals_keeps_every_digit() -> None:
     assert value(Sum("v"), [long]) == long
     assert value(Sum("v"), [Decimal("0.0001"), long], 1) == long
     assert value(Sum("v"), [10**33, Decimal("0.0001")]) == Decimal(f"{10**33}.0001")
+
+
+@pytest.mark.parametrize("year", [1, 1600, 1970, 9000])
+def test_times_a_microsecond_apart_are_different(year: int) -> None:
+    times = [datetime(year, 1, 1, tzinfo=UTC) + timedelta(microseconds=n) for n in range(3)]
+    assert value(DistinctCount("v"), times) == 3
+    assert (value(Min("v"), times), value(Max("v"), times)) == (times[0], times[2])
+    assert len({key_text(((time,),)) for time in times}) == 3
+
+
+def test_keys_of_times_keep_their_texts() -> None:
+    texts = [key_text(((datetime(year, 12, 31, tzinfo=UTC),),)) for year in (1969, 9999)]
+    assert texts == ["datetime with zone:-86400.0", "datetime with zone:253402214400.0"]
 
 
 class Last(WindowAggregator):
