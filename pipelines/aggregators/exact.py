@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 _DECIMALS: Final = Context(prec=200)
@@ -95,11 +96,20 @@ class ExactSum:
 
 
 def fsum(values: list[float]) -> float:
-    """Return the exact sum rounded once; an infinity where it is too great for a float."""
+    """Return the exact sum rounded once; an infinity where it is too great for a float, NaN of both infinities."""
     try:
         return math.fsum(values)
+    except ValueError:
+        return math.nan
     except OverflowError:
-        return sum(values)
+        # Some of the values may be too great together, and all of them not.
+        if others := [value for value in values if value - value != 0.0]:
+            return sum(others)
+        total = sum(map(Fraction, values))
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
 
 
 def shortened(parts: list[float]) -> list[float]:

@@ -26,7 +26,7 @@ from pipelines.aggregators import (
     Sum,
     WindowAggregator,
 )
-from pipelines.aggregators.exact import ExactSum
+from pipelines.aggregators.exact import ExactSum, fsum
 from pipelines.aggregators.window import EventAggregator
 from pipelines.errors import AggregationError, FunctionError
 from pipelines.windows.buffer import key_text
@@ -165,6 +165,16 @@ def test_sums_by_type() -> None:
     assert value(Sum("v"), [Decimal("1.10"), 2]) == Decimal("3.10")
     assert math.isnan(value(Sum("v"), [math.inf, -math.inf]))
     assert value(Sum("v"), [math.inf, 1.0], 1) == 1.0
+
+
+def test_huge_floats_leave_no_trace() -> None:
+    huge = [1e308, 1e308]
+    assert value(Sum("v"), huge) == math.inf
+    assert value(Sum("v"), [*huge, 1.0, 2.0], 2) == 3.0
+    assert value(Average("v"), [*huge, -1e308, -1e308]) == 0.0
+    assert fsum([*huge, -math.inf]) == -math.inf
+    assert fsum([-1e308, -1e308]) == -math.inf
+    assert math.isnan(fsum([*huge, math.inf, -math.inf]))
 
 
 def test_a_sum_of_decimals_keeps_every_digit() -> None:
