@@ -119,7 +119,7 @@ def test_ids_and_times_of_a_source() -> None:
             Flow("f").stream("s", "k string", **{argument: "kk"})
         with pytest.raises(FunctionError):
             Flow("f").stream("s", "k string", **{argument: "reflect(k, k) = 1"})
-    for delay in (-1, 1.5, True, "1"):
+    for delay in (-1, 1.5, True, "1", 10**16):
         with pytest.raises(FlowError, match="delay"):
             Flow("f").stream("s", "k string", delay=delay)  # type: ignore[arg-type]
     with pytest.raises(FlowError, match="not a source"):
