@@ -154,7 +154,7 @@ def test_tables_and_outputs_have_one_writer() -> None:
 def test_orders_keep_the_sources_order_everywhere() -> None:
     first, second = source_order(0, 1), source_order(0, 2)
     assert first < second < source_order(1, 0)
-    made = [several_order(first, n) for n in range(3)]
+    made = [several_order(first, n) for n in (0, 1, 2, 999_999, 10**6, 10**6 + 1, 10**7)]
     sent = [sent_order(one, stream, 0, path) for one in (first, *made) for stream in (0, 1) for path in (0, 1)]
     assert sorted(made) == made
     assert max(*made, *sent) < second
