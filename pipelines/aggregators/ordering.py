@@ -36,7 +36,7 @@ def order_key(value: Any) -> OrderKey:
 def _rare(value: Any) -> OrderKey:
     if value is None:
         return ("", 0)
-    if isinstance(value, bool | bytes):
+    if isinstance(value, bool | bytes | timedelta):
         return (type(value).__name__, value)
     if isinstance(value, int | float):
         return ("number", value) if value == value else ("number~nan", 0)

@@ -192,6 +192,11 @@ def test_times_a_microsecond_apart_are_different(year: int) -> None:
     assert len({key_text(((time,),)) for time in times}) == 3
 
 
+def test_intervals_are_in_order() -> None:
+    lengths = [timedelta(2), timedelta(10), timedelta(-1)]
+    assert (value(Min("v"), lengths), value(Max("v"), lengths)) == (timedelta(-1), timedelta(10))
+
+
 def test_keys_of_times_keep_their_texts() -> None:
     texts = [key_text(((datetime(year, 12, 31, tzinfo=UTC),),)) for year in (1969, 9999)]
     assert texts == ["datetime with zone:-86400.0", "datetime with zone:253402214400.0"]
