@@ -122,11 +122,7 @@ ATTEMPTS = Range(1, 1_000, whole=True)
 MEMORY_MB = Range(512, 4_194_304, whole=True)
 """Memory of a Spark driver, which does not start with less."""
 LOG_MEGABYTES = Range(0.001, 1_000_000)
-LOG_THRESHOLD = Range(0, 2**40, whole=True)
-"""Events of a window, or seconds of a window or a delay: with 35,000 years arrays can still calculate."""
-LIFETIME_MS = Range(1, 1000 * 2**40, whole=True)
-
-FILES = Range(1, 10_000, whole=True)
+LOG_FILES = Range(1, 10_000, whole=True)
 """With none a log file would never be turned over."""
 
 TXID = Range(0, 2**63 - 1, whole=True)
