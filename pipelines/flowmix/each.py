@@ -37,7 +37,7 @@ def _made(operation: Each, event: Event, given: Any) -> Event:
     if unknown := [name for name in given if fields and name not in fields]:
         raise FunctionError(operation.label, f"gives {', '.join(unknown)}; its schema has: {', '.join(fields)}")
     made = given if isinstance(given, Event) else event.with_fields(given)
-    has_time = made.timestamp == event.timestamp or isinstance(made.timestamp, Integral)
+    has_time = made.timestamp is event.timestamp or isinstance(made.timestamp, Integral)
     if not (isinstance(made.id, str) and has_time):
         problem = f"gives an event of id {made.id!r} and timestamp {made.timestamp!r}"
         raise FunctionError(operation.label, problem, hint="an id is a text, a timestamp a whole number of ms")
