@@ -39,6 +39,9 @@ class Range:
     def __str__(self) -> str:
         return f"a {'whole ' if self.whole else ''}number from {_plain(self.least)} to {_plain(self.most)}"
 
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.most
+
     def taken(self, given: Any) -> Any:
         """Return the number.
 
@@ -130,6 +133,10 @@ LINES = Range(0, 1_000_000_000, whole=True)
 
 SECONDS_APART = Range(0, _DAY)
 """How often a stream of Python's looks; 0: as often as it can."""
+
+THRESHOLD = Range(0, 2**40, whole=True)
+"""Events of a window, or seconds of a window or a delay: with 35,000 years arrays can still calculate."""
+LIFETIME_MS = Range(1, 1000 * 2**40, whole=True)
 
 FILES = Range(1, 2**31 - 1, whole=True)
 """Files a batch: Spark reads an int."""

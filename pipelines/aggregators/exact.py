@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 _DECIMALS: Final = Context(prec=200)
@@ -45,7 +46,8 @@ class ExactSum:
             self.add_float(value, sign)
         elif isinstance(value, Decimal):
             self.decimals += sign
-            self.fraction = _DECIMALS.add(self.fraction, sign * value) if self.decimals else Decimal(0)
+            signed = value if sign > 0 else value.copy_negate()
+            self.fraction = _DECIMALS.add(self.fraction, signed) if self.decimals else Decimal(0)
         else:
             self.add(int(value) if isinstance(value, int) else float(value), sign)
 
@@ -66,7 +68,7 @@ class ExactSum:
     def value(self) -> Any:
         """The sum; 0 of nothing."""
         if not self.floats:
-            return self.fraction + self.whole if self.decimals else self.whole
+            return plus(self.fraction, self.whole) if self.decimals else self.whole
         special = self.special
         if special["nan"] or (special["inf"] and special["-inf"]):
             return math.nan
@@ -94,11 +96,20 @@ class ExactSum:
 
 
 def fsum(values: list[float]) -> float:
-    """Return the exact sum rounded once; an infinity where it is too great for a float."""
+    """Return the exact sum rounded once; an infinity where it is too great for a float, NaN of both infinities."""
     try:
         return math.fsum(values)
+    except ValueError:
+        return math.nan
     except OverflowError:
-        return sum(values)
+        # Some of the values may be too great together, and all of them not.
+        if others := [value for value in values if value - value != 0.0]:
+            return sum(others)
+        total = sum(map(Fraction, values))
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
 
 
 def shortened(parts: list[float]) -> list[float]:

@@ -130,7 +130,11 @@ class Extreme(OfField):
         self._rivals.clear()
 
     def aggregate(self) -> Any:
-        return self._rivals[0] if self._rivals else None
+        if not self._rivals:
+            return None
+        best = self._rivals[0]
+        # No form of windows tells -0.0 from 0.0, so that either may be the first of equal ones.
+        return best + 0.0 if type(best) is float else best
 
     def save(self) -> Any:
         return list(self._rivals)

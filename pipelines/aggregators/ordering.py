@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from fractions import Fraction
+from typing import Any, Final
 
 OrderKey = tuple[str, Any]
 
 SEVERAL = (list, tuple, set, frozenset)
 """What several values of a field come as."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Seconds below are told apart to the microsecond as floats, too. Such floats are in the keys of windows.
+_TOLD_APART: Final = 2.0**33
 
 
 def order_key(value: Any) -> OrderKey:
@@ -31,14 +36,14 @@ def order_key(value: Any) -> OrderKey:
 def _rare(value: Any) -> OrderKey:
     if value is None:
         return ("", 0)
-    if isinstance(value, bool | bytes):
+    if isinstance(value, bool | bytes | timedelta):
         return (type(value).__name__, value)
     if isinstance(value, int | float):
         return ("number", value) if value == value else ("number~nan", 0)
     if isinstance(value, str):
         return ("str", str(value))
     if isinstance(value, datetime):
-        return ("datetime with zone", value.timestamp()) if value.tzinfo else ("datetime", value)
+        return ("datetime with zone", _seconds(value)) if value.tzinfo else ("datetime", value)
     if isinstance(value, date):
         return ("date", value)
     if isinstance(value, dict):
@@ -59,6 +64,15 @@ def spark_key(value: Any) -> tuple[Any, ...]:
     if isinstance(value, Mapping):
         return (1, tuple(map(spark_key, value.values())))
     return (1, tuple(map(spark_key, value)) if isinstance(value, list | tuple) else value)
+
+
+def _seconds(value: datetime) -> float | Fraction:
+    """Return the seconds since 1970, another number for each microsecond."""
+    seconds = value.timestamp()
+    if abs(seconds) < _TOLD_APART:
+        return seconds
+    exact = Fraction((value - _EPOCH) // timedelta(microseconds=1), 10**6)
+    return seconds if seconds == exact else exact
 
 
 def freeze(value: Any) -> Any:

@@ -205,7 +205,8 @@ class _Own(Accumulator):
         """Do nothing: `evicted` has been called with each event that left."""
 
     def aggregate(self) -> Any:
-        given = self._own.aggregate()
+        # A copy: it may be what the aggregator goes on with, and results are written at the end of the batch.
+        given = copy.deepcopy(self._own.aggregate())
         if isinstance(given, Mapping) and self._fit(given):
             return Rows([dict(given)])
         array = len(self._types) == 1 and self._types[0].strip().lower().startswith("array")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 from pipelines.errors import FunctionError
@@ -36,5 +37,9 @@ def _made(operation: Each, event: Event, given: Any) -> Event:
     if unknown := [name for name in given if fields and name not in fields]:
         raise FunctionError(operation.label, f"gives {', '.join(unknown)}; its schema has: {', '.join(fields)}")
     made = given if isinstance(given, Event) else event.with_fields(given)
+    has_time = made.timestamp is event.timestamp or isinstance(made.timestamp, Integral)
+    if not (isinstance(made.id, str) and has_time):
+        problem = f"gives an event of id {made.id!r} and timestamp {made.timestamp!r}"
+        raise FunctionError(operation.label, problem, hint="an id is a text, a timestamp a whole number of ms")
     shown = {name: fitted(value, fields.get(name)) for name, value in made.items()}
     return Event(shown, made.id, made.timestamp, event.stream)

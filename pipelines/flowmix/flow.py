@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+from pipelines.bounds import THRESHOLD
 from pipelines.errors import BadNameError, FlowError, nearest
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_order, source_schema
 from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Split, Stateful, routes_of
@@ -115,8 +116,8 @@ class Flow:
         if name in self._begun:
             self._refuse(f'there is a stream "{name}" already', name, "give each stream a name of its own")
         _check_source(self, name, source, std_input)
-        if isinstance(delay, bool) or not isinstance(delay, int) or delay < 0:
-            self._refuse(f"delay is a whole number of seconds, 0 or more; got {delay!r}", name)
+        if isinstance(delay, bool) or not isinstance(delay, int) or delay not in THRESHOLD:
+            self._refuse(f"delay is {THRESHOLD} (seconds); got {delay!r}", name)
         self._check_sql(name, source_schema(source), {"id": id, "timestamp": timestamp, "slice_by": slice_by})
         definition = StreamDefinition(
             name=name,

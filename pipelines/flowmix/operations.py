@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pipelines.graph.events import nth
 from pipelines.graph.nodes import CodeLocation
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def source_order(stream: int, number: int) -> str:
 
 def several_order(order: str, number: int) -> str:
     """Return the order of the n-th event (from 0) that `each` made of one event, where it gave a list."""
-    return f"{order}.{number:06d}"
+    return nth(order, number)
 
 
 def sent_order(order: str, stream: int, operation: int, path: int) -> str:

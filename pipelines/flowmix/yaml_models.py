@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipelines.bounds import LIFETIME_MS, THRESHOLD
 from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
 from pipelines.flowmix.yaml_sources import SourceForm
 from pipelines.windows.operations import HOUR
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Names = Annotated[list[str], Field(min_length=1)]
+Threshold = Annotated[int, THRESHOLD.field()]
 Scalar = bool | int | float | str | datetime.datetime | datetime.date
 
 
@@ -21,9 +23,9 @@ class PolicyForm(OneOf):
 
     model_config = ConfigDict(json_schema_extra=ONE)
 
-    count: Annotated[int, Field(ge=0)] | None = None
-    time: Annotated[int, Field(ge=0)] | None = None
-    time_delta_lt: Annotated[int, Field(ge=0)] | None = None
+    count: Threshold | None = None
+    time: Threshold | None = None
+    time_delta_lt: Threshold | None = None
 
 
 OneValue = Annotated[dict[str, Scalar], Field(min_length=1, max_length=1)]
@@ -126,7 +128,7 @@ class AggregateForm(Form):
     trigger: PolicyForm
     evict: PolicyForm
     clear_on_trigger: bool = False
-    window_evict_millis: Annotated[int, Field(ge=1)] = HOUR
+    window_evict_millis: Annotated[int, LIFETIME_MS.field()] = HOUR
 
 
 class AlignedForm(Form):
@@ -153,7 +155,7 @@ class CollectForm(Form):
     evict: PolicyForm
     clear_on_trigger: bool = False
     field: str = "events"
-    window_evict_millis: Annotated[int, Field(ge=1)] = HOUR
+    window_evict_millis: Annotated[int, LIFETIME_MS.field()] = HOUR
 
 
 class SortForm(Form):
@@ -165,7 +167,7 @@ class SortForm(Form):
     top_n: Annotated[int, Field(ge=1)] | None = None
     trigger: PolicyForm | None = None
     flush: bool = False
-    window_evict_millis: Annotated[int, Field(ge=1)] = HOUR
+    window_evict_millis: Annotated[int, LIFETIME_MS.field()] = HOUR
 
 
 class SwitchForm(Form):
@@ -255,7 +257,7 @@ class StreamForm(Form):
     source: str | SourceForm | None = None
     id: str | None = None
     timestamp: str | None = None
-    delay: Annotated[int, Field(ge=0)] = 0
+    delay: Threshold = 0
     slice_by: str | None = None
     operations: Annotated[list[Literal["output", "partition"] | OperationForm], Field(min_length=1)]
 

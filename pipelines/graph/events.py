@@ -29,5 +29,11 @@ BEYOND: Final = 250_246_627_200_000
 """The first time that no event has: 9900-01-01. Python's dates have the years 1 to 9999, and windows end behind their events
 (ten years at most), so that a century is left on both sides."""
 
+
+def nth(order: str, number: int) -> str:
+    """Return the order of the n-th (from 0) of what one event or tick made; "~" comes behind all digits."""
+    return f"{order}.{number:06d}" if number < 1_000_000 else f"{order}.~{number:012d}"
+
+
 PUBLIC_ID, PUBLIC_TIME = "event_id", "event_time"
 """The id (string) and the timestamp (timestamp) of an event in the tables that users read."""

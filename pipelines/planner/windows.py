@@ -145,7 +145,7 @@ def _not_wanted(node: nodes.WindowNode) -> set[str]:
 def _bucketed(node: nodes.WindowNode, frame: DataFrame, left_out: set[str]) -> DataFrame:
     """The rows with their bucket, by a hash of the key; null in clock rows, which all buckets hear."""
     kinds = {field.name: field.dataType for field in frame.schema.fields}
-    hashed = [_hashable(name, kinds[name]) for name in node.key]
+    hashed = [hashable(name, kinds[name]) for name in node.key]
     bucket = F.pmod(F.hash(*hashed), F.lit(BUCKETS)) if hashed else F.lit(0)
     is_event = column(events.ID).isNotNull()
     shown = [column(name) for name in frame.columns if name not in left_out]
@@ -154,11 +154,14 @@ def _bucketed(node: nodes.WindowNode, frame: DataFrame, left_out: set[str]) -> D
     return frame.select(*shown, F.when(is_event, bucket).cast("int").alias(BUCKET))
 
 
-def _hashable(name: str, kind: Any) -> Column:
-    """A key field as it is hashed: of several values the set counts, whatever their order."""
+def hashable(name: str, kind: Any) -> Column:
+    """Return a key field as it is hashed: of several values, and of a map's entries, the set counts, whatever their order."""
     if isinstance(kind, ArrayType):
         return F.array_sort(F.array_distinct(column(name)))
-    if isinstance(kind, MapType | StructType):
+    if isinstance(kind, MapType):
+        names = F.array_sort(F.map_keys(column(name)))
+        return F.to_json(F.map_from_arrays(names, F.transform(names, lambda one: column(name)[one])))
+    if isinstance(kind, StructType):
         return F.to_json(column(name))
     return column(name)
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipelines.aggregators import ColumnAggregator
+from pipelines.bounds import THRESHOLD
 from pipelines.errors import FunctionError, PolicyError
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import fields_of_sql
@@ -213,6 +214,8 @@ def windowed(
 
 
 def _into_channel(entering: Stream, channel: str, timestamp: str | None, delay: int) -> None:
+    if isinstance(delay, bool) or not isinstance(delay, int) or delay not in THRESHOLD:
+        raise FunctionError("window", f"delay is {THRESHOLD} (seconds); got {delay!r}")
     fields = entering.output_fields
     if timestamp is not None:
         name = f"late_{channel.replace('__', '_')}"

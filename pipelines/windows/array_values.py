@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -77,21 +76,13 @@ class Values:
     def sums(self, start: Array, end: Array, *, squares: bool = False) -> list[Any]:
         """Return the exact sum of each range, of floats rounded once; or of ints the sum of squares."""
         if not self.whole:
-            return [float_sum(values) for values in self.lists(start, end)]
+            return [fsum(values) for values in self.lists(start, end)]
         most = max(-int(self.numbers.min(initial=0)), int(self.numbers.max(initial=0)))
         if most ** (2 if squares else 1) * max(len(self.numbers), 1) >= _SAFE:
             return [sum(v * v for v in values) if squares else sum(values) for values in self.lists(start, end)]
         terms = self.numbers * self.numbers if squares else self.numbers
         total = np.concatenate([[0], np.cumsum(terms)])
         return (total[end] - total[start]).tolist()
-
-
-def float_sum(values: list[float]) -> float:
-    """Return the exact sum of floats, rounded once; NaN of both infinities."""
-    try:
-        return fsum(values)
-    except ValueError:  # inf and -inf
-        return math.nan
 
 
 def aggregated(aggregator: EventAggregator, columns: dict[str, Values], start: Array, end: Array) -> Any:
@@ -142,4 +133,6 @@ def _extremes(values: Values, counts: Array, start: Array, end: Array, *, greate
     # Pairs of places: every second result is that of a range. One more number, so that a range may end at the end.
     places = np.stack([start, end], axis=1).ravel()
     extremes = reduce.reduceat(np.append(numbers, limit), places)[::2]
+    # Of -0.0 and 0.0 either may have come out.
+    extremes = extremes if values.whole else extremes + 0.0
     return pa.array(extremes, mask=counts == 0, from_pandas=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -68,6 +68,8 @@ def _rare(value: Any) -> Any:
         return {_TAG: "m", "v": value.isoformat(), "fold": value.fold}
     if isinstance(value, date):
         return {_TAG: "a", "v": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {_TAG: "i", "v": [value.days, value.seconds, value.microseconds]}
     bases: tuple[Any, ...] = (list, tuple, str, int, float)
     for base in bases:
         if isinstance(value, base):
@@ -84,6 +86,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "n": Decimal,
     "m": datetime.fromisoformat,
     "a": date.fromisoformat,
+    "i": lambda parts: timedelta(*parts),
 }
 
 

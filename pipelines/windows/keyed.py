@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
+from pipelines.graph.events import nth
 from pipelines.windows.aggregate import AggregateBuffer
 from pipelines.windows.aligned import AlignedBuffer, SessionBuffer
 from pipelines.windows.buffer import (
@@ -222,7 +223,7 @@ class KeyedWindows:
             made = window.event(event, now)
             if made:
                 for number, result in enumerate(made):
-                    results.append((result, now, f"{order}.{number:06d}"))
+                    results.append((result, now, nth(order, number)))
             if window.wake < window.entry:
                 self._set_timer(window)
 
@@ -251,7 +252,7 @@ class KeyedWindows:
         for event, at in fired:
             number = number + 1 if at == before else 0
             before = at
-            results.append((event, at, f"{self._bang}{window.text}.{number:06d}"))
+            results.append((event, at, nth(f"{self._bang}{window.text}", number)))
 
     def _forget(self, window: Window) -> None:
         del self._windows[window.text]
@@ -275,6 +276,8 @@ class KeyedWindows:
                 if window.expired(clock):
                     self._forget(window)
                     continue
+                if window.wake <= clock:
+                    raise RuntimeError(f"the window {window.text} at clock {clock} wakes at {window.wake} without end")
             window.entry = FAR
             if window.wake < FAR:
                 self._set_timer(window)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pipelines.aggregators.window import EventAggregator
+from pipelines.bounds import LIFETIME_MS
 from pipelines.ddl import added
 from pipelines.errors import ChainOutputsError, PolicyError, WindowError
 from pipelines.graph.fields import checked_name, distinct
@@ -57,7 +58,7 @@ class AggregateWindow(_Aggregating):
         WindowError: if there is no aggregator, one is none of event windows, or a policy is missing.
         FunctionError: if an aggregator lacks its field or a method.
         ChainOutputsError: if two outputs have one name.
-        PolicyError: if `window_evict_millis` is not positive.
+        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     trigger: Policy
@@ -90,7 +91,7 @@ class CollectWindow:
     Raises:
         WindowError: if a policy is missing.
         BadNameError: for a field that no column can have.
-        PolicyError: if `window_evict_millis` is not positive.
+        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     trigger: Policy
@@ -230,7 +231,7 @@ class SortWindow:
 
     Raises:
         WindowError: if something is missing or does not fit the mode.
-        PolicyError: if `window_evict_millis` is not positive.
+        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     by: tuple[tuple[str, bool], ...]
@@ -291,7 +292,7 @@ class SwitchWindow:
 
     Raises:
         WindowError: if a policy is missing.
-        PolicyError: if `window_evict_millis` is not positive.
+        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     open: Policy
@@ -330,7 +331,7 @@ class JoinWindow:
     Raises:
         WindowError: if a side or the policy is missing, or both sides are one.
         BadNameError: for a side that is no name of a stream.
-        PolicyError: if `window_evict_millis` is not positive.
+        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     left: str
@@ -381,8 +382,8 @@ class TaskWindow:
 
     def __post_init__(self) -> None:
         for length in (self.size, self.slide):
-            if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-                raise PolicyError(self.unit, length, "takes a positive whole length")
+            if not isinstance(length, int) or isinstance(length, bool) or length not in LIFETIME_MS:
+                raise PolicyError(self.unit, length, f"takes a positive whole length, {int(LIFETIME_MS.most)} at most")
         if self.slide > self.size:
             text = f"slideLength '{self.slide}' should always be less than windowLength '{self.size}'"
             raise PolicyError(self.unit, self.slide, f"of a window: {text}")
@@ -460,5 +461,5 @@ def _policy(operation: str, given: object, problem: str) -> None:
 
 
 def _lifetime(milliseconds: int) -> None:
-    if not isinstance(milliseconds, int) or isinstance(milliseconds, bool) or milliseconds < 1:
-        raise PolicyError("window_evict_millis", milliseconds, "takes a positive whole number of ms")
+    if not isinstance(milliseconds, int) or isinstance(milliseconds, bool) or milliseconds not in LIFETIME_MS:
+        raise PolicyError("window_evict_millis", milliseconds, f"takes {LIFETIME_MS}")

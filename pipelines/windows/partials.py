@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, Sum
-from pipelines.aggregators.exact import shortened
-from pipelines.windows.array_values import Values, float_sum
+from pipelines.aggregators.exact import fsum, shortened
+from pipelines.windows.array_values import Values
 from pipelines.windows.arrays import Ints
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
@@ -199,7 +199,7 @@ class _FloatsAdded(Partial):
         return made
 
     def values(self, spans: pa.Table) -> Any:
-        sums = [float_sum(parts) for parts in spans[self._name].to_pylist()]
+        sums = [fsum(parts) for parts in spans[self._name].to_pylist()]
         if not isinstance(self._aggregator, Average):
             return sums
         counts = spans[f"{self._name}_count"].to_pylist()
@@ -239,7 +239,8 @@ class _Extreme(Partial):
         return {self._name: column.take(pa.array(best, mask=best < 0))}
 
     def values(self, spans: pa.Table) -> Any:
-        return spans[self._name]
+        best = spans[self._name]
+        return pc.add(best, pa.scalar(0.0, best.type)) if pa.types.is_floating(best.type) else best
 
 
 def ranks(column: pa.ChunkedArray) -> Ints:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pipelines.bounds import THRESHOLD
 from pipelines.errors import PolicyError
 
 COUNT: Final = "count"
@@ -67,10 +68,10 @@ class Policy:
         """After so many events; as an eviction: keep the last so many.
 
         Raises:
-            PolicyError: if it is not a whole number from 0.
+            PolicyError: if it is not a whole number from 0 to 2^40.
         """
-        if not isinstance(events, int) or isinstance(events, bool) or events < 0:
-            raise PolicyError(COUNT, events, "takes a whole number of events, 0 or more")
+        if not isinstance(events, int) or isinstance(events, bool) or events not in THRESHOLD:
+            raise PolicyError(COUNT, events, f"takes {THRESHOLD} (events)")
         return cls(COUNT, events)
 
     @classmethod
@@ -78,7 +79,7 @@ class Policy:
         """After so many seconds; as an eviction: events of this age and older leave.
 
         Raises:
-            PolicyError: if it is not a whole number from 0: the clock ticks in seconds.
+            PolicyError: if it is not a whole number from 0 to 2^40: the clock ticks in seconds.
         """
         return cls(TIME, _whole_seconds(TIME, seconds))
 
@@ -87,7 +88,7 @@ class Policy:
         """Return when the last and the first event of the window are at most so many seconds apart.
 
         Raises:
-            PolicyError: if it is not a whole number from 0.
+            PolicyError: if it is not a whole number from 0 to 2^40.
         """
         return cls(TIME_DELTA_LT, _whole_seconds(TIME_DELTA_LT, seconds))
 
@@ -140,6 +141,7 @@ class Policy:
 
 
 def _whole_seconds(kind: str, seconds: int) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0 or seconds != int(seconds):
-        raise PolicyError(kind, seconds, "takes a whole number of seconds, 0 or more: the clock ticks once a second")
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or seconds not in THRESHOLD or seconds != int(seconds):
+        raise PolicyError(kind, seconds, f"takes {THRESHOLD} (seconds): the clock ticks once a second")
     return int(seconds)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from pipelines.aggregators.ordering import order_key
+
 # Raised when what a window keeps changes its meaning: then windows of an older release start again.
 RELEASE = 1
 SIZE = 16
@@ -30,7 +32,10 @@ def _shown(value: Any) -> str:
         inside = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in fields(value))
         return f"{type(value).__qualname__}({inside})"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key!r}: {_shown(item)}' for key, item in sorted(value.items()))}}}"
+        items = sorted(value.items(), key=lambda item: order_key(item[0]))
+        return f"{{{', '.join(f'{key!r}: {_shown(item)}' for key, item in items)}}}"
+    if isinstance(value, set | frozenset) and len(value) > 1:
+        return f"{{{', '.join(map(_shown, sorted(value, key=order_key)))}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_shown, value))}]"
     if isinstance(value, type) or (isinstance(value, Callable) and hasattr(value, "__qualname__")):  # type: ignore[arg-type]

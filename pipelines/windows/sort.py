@@ -87,10 +87,11 @@ class SortBuffer(Window):
         self._lifetime = operation.window_evict_millis
         self._kept: list[Kept] = []
         self._ticks = self._number = self._at = 0
-        self._written = -1
+        # None: no event yet; every number is the clock of one, as there is time before 1970.
+        self._written: int | None = None
 
     def event(self, event: Event, now: int) -> Sequence[Event]:
-        if self._written < 0:
+        if self._written is None:
             self._written, self._at = now, now // SECOND
             self.wake = self._due()
         elif not self._kept:
@@ -157,7 +158,7 @@ class SortBuffer(Window):
             self._kept = [item for item in self._kept if now - item.clock < self._age]
 
     def advance(self, now: int) -> Sequence[Fired]:
-        if self._written < 0:
+        if self._written is None:
             return ()
         last = min(now, self._written + self._lifetime - 1) // SECOND
         made: list[Fired] = []
@@ -188,7 +189,7 @@ class SortBuffer(Window):
         return None if clock >= FAR else clock
 
     def _due(self) -> int:
-        if self._written < 0:
+        if self._written is None:
             return FAR
         clock = self._written + self._lifetime
         if self._kept and (tick := self._next_fire()) is not None:
@@ -198,7 +199,7 @@ class SortBuffer(Window):
         return clock
 
     def expired(self, now: int) -> bool:
-        return self._written >= 0 and now - self._written >= self._lifetime
+        return self._written is not None and now - self._written >= self._lifetime
 
     def save(self) -> dict[str, Any]:
         kept = [[saved_event(item.event), item.number, item.clock] for item in self._kept]

@@ -263,7 +263,7 @@ class SpanArrays(Arrays):
         made |= outputs
         made |= {events.ID: [f"{names[key]}-{clock}-{n}" for key, clock, n in each]}
         made |= {events.TIME: pc.subtract(spans[END], 1), events.CLOCK: clocks}
-        made |= {events.ORDER: [f"{bang}{texts[key]}.{n:06d}" for key, _, n in each]}
+        made |= {events.ORDER: [events.nth(f"{bang}{texts[key]}", n) for key, _, n in each]}
         return self._table(made, len(each))
 
     def _outputs(self, values: list[Any], size: int) -> tuple[Ints, Ints, dict[str, Any]]:

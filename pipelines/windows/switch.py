@@ -55,10 +55,12 @@ class SwitchBuffer(Window):
         self._stopped = False
         self._passed: deque[int] = deque()
         self._open_count = self._stopped_count = self._full_ticks = 0
-        self._written = self._at = -1
+        self._at = 0
+        # None: no event yet; every number is the clock of one, as there is time before 1970.
+        self._written: int | None = None
 
     def event(self, event: Event, now: int) -> Sequence[Event]:
-        if self._written < 0:
+        if self._written is None:
             self._at, self.wake = now // SECOND, now + self._lifetime
         elif now // SECOND > self._at:
             self._tick_to(now // SECOND)
@@ -104,7 +106,7 @@ class SwitchBuffer(Window):
             self._stopped_count += 1
 
     def advance(self, now: int) -> Sequence[Fired]:
-        if self._written >= 0:
+        if self._written is not None:
             self._tick_to(min(now, self._written + self._lifetime - 1) // SECOND)
             self.wake = self._written + self._lifetime
         return ()
@@ -152,16 +154,16 @@ class SwitchBuffer(Window):
                 self._stop()
 
     def due(self) -> int | None:
-        return None if self._written < 0 else self._written + self._lifetime
+        return None if self._written is None else self._written + self._lifetime
 
     def expired(self, now: int) -> bool:
-        return self._written >= 0 and now - self._written >= self._lifetime
+        return self._written is not None and now - self._written >= self._lifetime
 
     def save(self) -> dict[str, Any]:
         counts = [self._open_count, self._full_ticks, self._stopped_count, self._written, self._at]
         return {"stopped": self._stopped, "counts": counts, "passed": list(self._passed)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._open_count, self._full_ticks, self._stopped_count, self._written, self._at = state["counts"]
+        self._open_count, self._full_ticks, self._stopped_count, written, self._at = state["counts"]
         self._stopped, self._passed = state["stopped"], deque(state["passed"])
-        self.wake = self._written + self._lifetime
+        self._written, self.wake = written, written + self._lifetime

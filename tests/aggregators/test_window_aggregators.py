@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -25,9 +26,10 @@ from pipelines.aggregators import (
     Sum,
     WindowAggregator,
 )
-from pipelines.aggregators.exact import ExactSum
+from pipelines.aggregators.exact import ExactSum, fsum
 from pipelines.aggregators.window import EventAggregator
 from pipelines.errors import AggregationError, FunctionError
+from pipelines.windows.buffer import key_text
 
 
 def value(one: EventAggregator, added: list[Any], evicted: int = 0, field: str = "v") -> Any:
@@ -163,6 +165,41 @@ def test_sums_by_type() -> None:
     assert value(Sum("v"), [Decimal("1.10"), 2]) == Decimal("3.10")
     assert math.isnan(value(Sum("v"), [math.inf, -math.inf]))
     assert value(Sum("v"), [math.inf, 1.0], 1) == 1.0
+
+
+def test_huge_floats_leave_no_trace() -> None:
+    huge = [1e308, 1e308]
+    assert value(Sum("v"), huge) == math.inf
+    assert value(Sum("v"), [*huge, 1.0, 2.0], 2) == 3.0
+    assert value(Average("v"), [*huge, -1e308, -1e308]) == 0.0
+    assert fsum([*huge, -math.inf]) == -math.inf
+    assert fsum([-1e308, -1e308]) == -math.inf
+    assert math.isnan(fsum([*huge, math.inf, -math.inf]))
+
+
+def test_a_sum_of_decimals_keeps_every_digit() -> None:
+    long = Decimal("1234567890123456789012345678901234.5678")
+    assert value(Sum("v"), [long]) == long
+    assert value(Sum("v"), [Decimal("0.0001"), long], 1) == long
+    assert value(Sum("v"), [10**33, Decimal("0.0001")]) == Decimal(f"{10**33}.0001")
+
+
+@pytest.mark.parametrize("year", [1, 1600, 1970, 9000])
+def test_times_a_microsecond_apart_are_different(year: int) -> None:
+    times = [datetime(year, 1, 1, tzinfo=UTC) + timedelta(microseconds=n) for n in range(3)]
+    assert value(DistinctCount("v"), times) == 3
+    assert (value(Min("v"), times), value(Max("v"), times)) == (times[0], times[2])
+    assert len({key_text(((time,),)) for time in times}) == 3
+
+
+def test_intervals_are_in_order() -> None:
+    lengths = [timedelta(2), timedelta(10), timedelta(-1)]
+    assert (value(Min("v"), lengths), value(Max("v"), lengths)) == (timedelta(-1), timedelta(10))
+
+
+def test_keys_of_times_keep_their_texts() -> None:
+    texts = [key_text(((datetime(year, 12, 31, tzinfo=UTC),),)) for year in (1969, 9999)]
+    assert texts == ["datetime with zone:-86400.0", "datetime with zone:253402214400.0"]
 
 
 class Last(WindowAggregator):

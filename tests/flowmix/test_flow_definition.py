@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from pipelines.errors import DuplicateFieldError, FieldError, FlowError, FunctionError
 from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, Sum
 from pipelines.flowmix.definition import Feed
+from pipelines.flowmix.each import made_of
 from pipelines.flowmix.flow import window_context
-from pipelines.flowmix.operations import sent_order, several_order, source_order
+from pipelines.flowmix.operations import Each, sent_order, several_order, source_order
 from pipelines.flowmix.schemas import common, several_fields
+from pipelines.graph.nodes import CodeLocation
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
@@ -119,7 +122,7 @@ def test_ids_and_times_of_a_source() -> None:
             Flow("f").stream("s", "k string", **{argument: "kk"})
         with pytest.raises(FunctionError):
             Flow("f").stream("s", "k string", **{argument: "reflect(k, k) = 1"})
-    for delay in (-1, 1.5, True, "1"):
+    for delay in (-1, 1.5, True, "1", 10**16):
         with pytest.raises(FlowError, match="delay"):
             Flow("f").stream("s", "k string", delay=delay)  # type: ignore[arg-type]
     with pytest.raises(FlowError, match="not a source"):
@@ -154,10 +157,18 @@ def test_tables_and_outputs_have_one_writer() -> None:
 def test_orders_keep_the_sources_order_everywhere() -> None:
     first, second = source_order(0, 1), source_order(0, 2)
     assert first < second < source_order(1, 0)
-    made = [several_order(first, n) for n in range(3)]
+    made = [several_order(first, n) for n in (0, 1, 2, 999_999, 10**6, 10**6 + 1, 10**7)]
     sent = [sent_order(one, stream, 0, path) for one in (first, *made) for stream in (0, 1) for path in (0, 1)]
     assert sorted(made) == made
     assert max(*made, *sent) < second
+
+
+@pytest.mark.parametrize(("id_", "time"), [(None, 5), (7, 5), ("a", None), ("a", "5"), ("a", 5.5)])
+def test_an_event_of_each_has_an_id_and_a_time(id_: Any, time: Any) -> None:
+    """A row without an id would be a watermark."""
+    operation = Each(function=lambda event: [event, Event({"v": 2}, id_, time)], at=CodeLocation.of_caller())
+    with pytest.raises(FunctionError, match="gives an event of id"):
+        made_of(operation, Event({"v": 1}, "e", 5), "0")
 
 
 def test_fields_that_a_join_made_several() -> None:

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
-from pipelines.aggregators import AssocCount, Count, Sum
+from pipelines.aggregators import AssocCount, Count, Sum, WindowAggregator
 from pipelines.errors import ChainOutputsError, FunctionError, PolicyError
+from pipelines.graph.events import CLOCK, COLUMNS, FROM, ID, ORDER
+from pipelines.windows.arrays import EMPTY
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow, CollectWindow
 from pipelines.windows.policy import Policy
+from pipelines.windows.vectorised import ArrayWindows
 from tests.windows.window_runs import TICK, context, items, run, values
 
 COUNT, TIME, DELTA = Policy.count, Policy.time, Policy.time_delta_lt
 ONE = {"v": 1}
+
+
+class Held(WindowAggregator):
+    """Gives its own list, which goes on changing."""
+
+    outputs = "held array<bigint>"
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def added(self, event: Any) -> None:
+        self.values.append(event["v"])
+
+    def evicted(self, event: Any) -> None:
+        self.values.remove(event["v"])
+
+    def aggregate(self) -> Any:
+        return self.values
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_result_is_what_the_aggregator_held_then(clear: bool) -> None:
+    found = run(AggregateWindow((Held(),), COUNT(2), COUNT(3), clear), [{"v": n} for n in range(6)])
+    assert values(found, "held") == ([[0, 1], [2, 3], [4, 5]] if clear else [[0, 1], [1, 2, 3], [3, 4, 5]])
 
 
 def test_rule_5_1_run_1_count_5_evict_2() -> None:
@@ -132,6 +163,23 @@ def test_errors_at_the_definition() -> None:
         AggregateWindow((Count(),), COUNT(1), COUNT(1), window_evict_millis=0)
     with pytest.raises(FunctionError, match="no aggregator of event windows"):
         AggregateWindow((object(),), COUNT(1), COUNT(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 10**30, math.inf, math.nan])
+def test_lengths_that_no_window_can_count_to_are_refused(number: Any) -> None:
+    for made in (COUNT, TIME, DELTA, lambda n: AggregateWindow((Count(),), COUNT(1), COUNT(1), False, n)):
+        with pytest.raises(PolicyError):
+            made(number)
+
+
+def test_the_longest_lengths_work() -> None:
+    most = 2**40
+    operation = AggregateWindow((Sum("v"),), COUNT(2), TIME(most), False, 1000 * most)
+    assert values(run(operation, [{"v": n, "timestamp": 10**14 * n} for n in (1, 2)]), "sum") == [3]
+    rows = pa.table({"v": [1, 2], CLOCK: [10**14, 2 * 10**14], ORDER: ["1", "2"]})
+    own = [(name, pa.string() if name in (ID, FROM, ORDER) else pa.int64()) for name in COLUMNS]
+    windows = ArrayWindows(operation, context(), pa.schema([("sum", pa.int64()), *own]))
+    assert windows.feed(EMPTY, rows, 2 * 10**14)[0]["sum"].to_pylist() == [3]
 
 
 def test_feed_refuses_a_clock_that_goes_back() -> None:

@@ -23,6 +23,7 @@ plain = st.recursive(
     | st.decimals(allow_nan=False)
     | st.dates()
     | st.datetimes()
+    | st.timedeltas()
     | st.datetimes(timezones=st.just(dt.UTC)),
     lambda inside: (
         st.lists(inside)

@@ -133,5 +133,6 @@ def test_task_window_crosses_the_rows_of_its_aggregators_and_stores_only_their_i
 def test_errors_at_the_definition() -> None:
     with pytest.raises(PolicyError, match="should always be less than"):
         TaskWindow(2, 3, "count")
-    with pytest.raises(PolicyError, match="positive"):
-        TaskWindow(0, 0, "duration")
+    for length in (0, 2**63):
+        with pytest.raises(PolicyError, match="positive"):
+            TaskWindow(length, length, "duration")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from typing import Any
 
-from pipelines.aggregators import Count, Sum
+from pipelines.aggregators import Count, Sum, WindowAggregator
 from pipelines.flowmix.yaml_models import PolicyForm
 from pipelines.windows.operations import AggregateWindow, SwitchWindow
 from pipelines.windows.policy import KINDS, Policy
@@ -40,6 +42,29 @@ def test_it_is_the_same_in_another_process() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert found == signature(aggregate(), ("k",), "Bucket").hex()
+
+
+class Own(WindowAggregator):
+    outputs = "n bigint"
+
+    def __init__(self) -> None:
+        self.names = {"a", "b", "c", "d", "e"}
+        self.kinds = {"a": 1, 2: {"x", "y", "z"}, (1, 2): None}
+
+    def added(self, event: Any) -> None: ...
+    def evicted(self, event: Any) -> None: ...
+    def aggregate(self) -> Any: ...
+
+
+def own() -> bytes:
+    return signature(AggregateWindow((Own(),), Policy.count(3), Policy.count(5)), ("k",), "Bucket")
+
+
+def test_sets_and_dicts_of_any_keys_are_the_same_in_another_process() -> None:
+    code = "from tests.windows.test_signature import own\nprint(own().hex())"
+    for seed in "12":
+        found = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed})
+        assert found.decode().strip() == own().hex()
 
 
 def test_each_kind_of_policy_can_be_made_in_python_and_in_yaml() -> None:

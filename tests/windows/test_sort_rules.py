@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from pipelines.errors import FunctionError
+from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import SortWindow
 from pipelines.windows.policy import Policy
-from tests.windows.window_runs import TICK, groups, run, values
+from tests.windows.window_runs import TICK, context, groups, items, run, values
 
 NUMBERS = [5, 3, 9, 1, 7, 2, 8, 6, 4, 10]
 COUNT, TIME, DELTA = Policy.count, Policy.time, Policy.time_delta_lt
@@ -104,6 +105,20 @@ def test_several_values_of_a_sort_field() -> None:
 def test_sort_window_expires() -> None:
     operation = SortWindow((("v", False),), "tumbling", trigger=COUNT(2), window_evict_millis=1000)
     assert values(run(operation, [{"v": 1}, {"v": 2, "timestamp": 1000}, {"v": 0, "timestamp": 1999}])) == [0, 2]
+
+
+@pytest.mark.parametrize("since", [-(10**9), 0, 10**9])
+def test_a_window_before_1970_is_one_behind_it(since: int) -> None:
+    script = [{"v": -n, "timestamp": since + 500 * n} for n in range(20)]
+    expected = [[-3, -2, -1, 0], [-7, -6, -5, -4], [-11, -10, -9, -8], [-15, -14, -13, -12]]
+    assert groups(run(SortWindow((("v", False),), "tumbling", trigger=TIME(2)), script)) == expected
+
+
+def test_a_window_of_an_event_before_1970_is_forgotten() -> None:
+    events, _ = items([{"v": 1, "timestamp": -5000}])
+    windows = KeyedWindows(top(3, trigger=COUNT(2)), context())
+    windows.feed(events, 10**12)
+    assert len(windows) == 0
 
 
 def test_errors_at_the_definition() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import SwitchWindow
 from pipelines.windows.policy import Policy
-from tests.windows.window_runs import TICK, items, run
+from tests.windows.window_runs import TICK, context, items, run
 
 COUNT, TIME, DELTA = Policy.count, Policy.time, Policy.time_delta_lt
 
@@ -78,6 +79,21 @@ def test_an_idle_gate_is_forgotten_but_not_before_its_own_time() -> None:
     assert [event["n"] for event, _, _ in run(short, script)] == [0, 2, 3]
     long = SwitchWindow(COUNT(2), COUNT(9), TIME(10), window_evict_millis=5000)
     assert long.idle_millis == 12_000
+
+
+@pytest.mark.parametrize("since", [-(10**9), -1, 10**9])
+def test_a_gate_before_1970_is_one_behind_it(since: int) -> None:
+    operation = SwitchWindow(TIME(2), COUNT(9), TIME(2))
+    script = [{"n": n, "timestamp": since // 1000 * 1000 + 1000 * n} for n in range(20)]
+    assert [event["n"] for event, _, _ in run(operation, script)] == [n for n in range(20) if n % 5 < 3]
+
+
+def test_a_gate_of_an_event_before_1970_is_forgotten() -> None:
+    operation = SwitchWindow(COUNT(2), COUNT(9), COUNT(9))
+    events, end = items([{"k": "a", "timestamp": -1}, {"k": "b", "timestamp": 1_700_000_000_000}])
+    windows = KeyedWindows(operation, context("k"))
+    assert len(windows.feed(events, end)) == 2
+    assert len(windows) == 1
 
 
 @pytest.mark.parametrize("gap", [3, 60, 86_400])

@@ -140,4 +140,6 @@ def test_refusals() -> None:
         stream.window(AlignedDurationWindow.of(timedelta(days=1), time_zone="Europe/Bärlin"), Count(), "c")
     with pytest.raises(DuplicateFieldError):
         stream.group_by("k").window(SessionDurationWindow.of(SECOND), Count(), "k")
+    with pytest.raises(FunctionError, match="delay is a whole number from 0"):
+        stream.window(SessionDurationWindow.of(SECOND), Count(), "c", timestamp="at", delay=10**16)
     assert bounds({name: datetime(1970, 1, 1, 0, 0, 1) for name in ("window_start", "window_end")}) == (1, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +31,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "date": (pa.date32(), [date(1970, 1, 1), date(1, 1, 1), date(9999, 12, 31), None]),
     "timestamp": (pa.timestamp("us", "UTC"), [datetime(2026, 3, 29, 1, 30, 0, 1, UTC), datetime(1, 1, 2, tzinfo=UTC), None]),
     "timestamp_ntz": (pa.timestamp("us"), [datetime(2026, 3, 29, 2, 30, 0, 1), datetime(1, 1, 1), None]),
+    "interval": (pa.duration("us"), [timedelta(2), timedelta(microseconds=-1), timedelta(10), timedelta(2), None]),
     "binary": (pa.binary(), [b"", b"\x00\xff", b"a", None]),
     "list": (pa.list_(pa.int32()), [[1, 2], [2, 1], [], [1], None]),
     "struct": (pa.struct([("x", pa.int32())]), [{"x": 1}, {"x": None}, None]),

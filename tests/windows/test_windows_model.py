@@ -56,7 +56,7 @@ numbers = st.one_of(st.integers(-3, 9), st.sampled_from([2**60, 10**20]))
 
 @st.composite
 def streams(draw: st.DrawFn, values: st.SearchStrategy[Any] = numbers, origin: tuple[str, ...] = ("s",)) -> list[Item]:
-    now, found = 0, []
+    now, found = draw(st.sampled_from([0, -8000])), []
     for number, gap in enumerate(draw(clocks)):
         now += gap
         fields = {"v": draw(values), "w": draw(st.sampled_from(["x", "y", None, ["x", "y"]])), "k": draw(keys)}
@@ -74,8 +74,8 @@ def check(operation: Any, events: list[Item], cuts: list[int], partition: tuple[
     windows, found, at = KeyedWindows(operation, context(*partition)), [], 0
     for cut in [*sorted(cuts), None]:
         upto = len(events) if cut is None else min(cut, len(events))
-        clock = end if cut is None else max(events[upto - 1][1] - 300 if upto else 0, 0)
-        clock = max(clock, windows._clock or 0)
+        clock = end if cut is None else events[upto - 1 if upto else 0][1] - 300
+        clock = max(clock, windows._clock if windows._clock is not None else clock)
         found += windows.feed(events[at:upto], clock)
         due = windows.due()
         assert due is None or due > clock
