@@ -133,6 +133,8 @@ def test_it_reads_under_leases_that_are_renewed_and_the_new_tasks_beat(worker: W
     def reads(query: FormerQuery) -> None:
         names.append(held(worker, "f/s", "f/s__1"))
         flow = worker.process._registry.flows()[0]
+        while 1 not in worker.process._places.beats(flow):
+            time.sleep(0.02)
         begun = worker.process._places.beats(flow)[1].beat_at
         time.sleep(2 * LEASE)
         beat = worker.process._places.beats(flow)[1]
