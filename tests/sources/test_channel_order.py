@@ -19,8 +19,8 @@ from pipelines.sources.channels import options
 from pipelines.sources.offsets import offset_in_table
 from pipelines.trident import DeltaState, Sum, TridentTopology, TumblingCountWindow
 
-# By batch a row of each of many slices.
-BATCHES = [[(f"d{n}", 2**number) for n in range(4)] for number in range(5)]
+# By batch a row of each of many slices, whose names hold an end of a line that is none of JSON.
+BATCHES = [[(f"d{n}\u2028", 2**number) for n in range(4)] for number in range(5)]
 LIMITS = {"maxFilesPerTrigger": "1"}
 
 

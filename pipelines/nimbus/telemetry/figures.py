@@ -119,7 +119,7 @@ def _newest(log: Place, listing: int) -> int | None:
     for number in range(listing, max(-1, listing - 20), -1):
         for name in (str(number), f"{number}.compact"):
             try:
-                lines = (log / name).read_text("utf-8").splitlines()[1:]
+                lines = (log / name).read_text("utf-8").split("\n")[1:]
             except OSError:
                 continue
             times = [int(json.loads(line)["timestamp"]) for line in lines if line.startswith("{")]
