@@ -118,7 +118,11 @@ class SourceForm(OneOf):
         if "path" in given and ":" not in given["path"].split("/")[0]:
             given["path"] = str((folder / given["path"]).absolute())
         if isinstance(form, FilesForm | TextForm):
-            given |= given.pop("options")
+            options = given.pop("options")
+            for option in options:
+                if option in {part.alias or name for name, part in type(form).model_fields.items()}:
+                    raise DefinitionError(f"{option} is no option of a reader", hint="write it beside `options`")
+            given |= options
         name = _OTHER_CLASSES.get(kind) or kind.title().replace("_", "")
         return getattr(sources, name)(**given)
 

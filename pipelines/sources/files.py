@@ -23,6 +23,7 @@ from pipelines.sources.layouts import (
     refused_lines,
 )
 from pipelines.sources.offsets import files_of_batches, log_offset
+from pipelines.sources.reader_options import check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -67,7 +68,10 @@ class FileSource(StoredSource):
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files a batch; None: no limit.
         max_bytes_per_batch: at most so many bytes per batch (at least one file).
-        options: further options of Spark's reader.
+        options: further options of Spark's reader, of those that say how a record is written (`reader_options`).
+
+    Raises:
+        DefinitionError: for any other option.
     """
 
     text: bool = True
@@ -88,6 +92,7 @@ class FileSource(StoredSource):
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the folder exists, its files have readable names, and the first file fits the schema.
 
+        check_options(type(self).__name__, self.format, options)
         Raises:
             MissingPathError, SourceError, SourceSchemaError
         """
@@ -113,7 +118,7 @@ class FileSource(StoredSource):
 
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self._read_schema()).format(self.format)
-        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options(), **self._limits})
+        reader = reader.options(**{**self._options(), "maxFileAge": _MAX_FILE_AGE, **self._limits})
         return self._with_file(reader.load(literal_path(self.path)))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
@@ -189,7 +194,7 @@ class FileSource(StoredSource):
     def _options(self) -> dict[str, Any]:
         if not self.text:
             return self.options
-        return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **self.options}
+        return {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
     def _text_options(self) -> dict[str, str] | None:
         """Return the options for a single record; None: a record of this source can be more than a line."""
@@ -270,9 +275,10 @@ class CsvFiles(FileSource):
         options = self._text_options()
         return None if options is None else F.from_csv(text, self._read_schema(), options)
 
-    def __init__(self, path: str | Place, schema: str, *, header: bool = True, **options: object) -> None:
+    def __init__(self, path: str | Place, schema: str, *, header: bool = True, **options: Any) -> None:
+        super().__init__(path, schema, **options)
         # Without column pruning Spark parses every column of each line: it is malformed for all readers or none.
-        super().__init__(path, schema, header=header, columnPruning=False, **options)  # type: ignore[arg-type]
+        self.options = {**self.options, "header": header, "columnPruning": False}
 
     def check_file(self, name: str, file: Place) -> None:
         """Check that the header names all declared fields."""
@@ -352,6 +358,7 @@ class TextFiles(FileSource):
         field: str = "line",
         *,
         max_files_per_batch: int | None = None,
+        DefinitionError: for an option that says something else than how a line is written.
         max_bytes_per_batch: int | None = None,
         **options: Any,
     ) -> None:
