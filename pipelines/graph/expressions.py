@@ -20,6 +20,7 @@ from pipelines.ddl import MOST_TEXT, decimal_problem, nested_too_deeply
 from pipelines.errors import FunctionError
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import distinct
+from pipelines.sql_parser import BoundedParser, EndlessTextError
 
 DEEPEST = 64
 """Parts within parts; a chain of the same operator (`a OR b OR ...`) counts once."""
@@ -59,7 +60,7 @@ _RENAMED = frozenset({"position", "substr"})
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
 
 
-class _RowParser(Spark.Parser):  # type: ignore[misc, valid-type]
+class _RowParser(BoundedParser):
     FUNCTIONS: Any = {}
     # `array(1, 2)[0]` would become the array `[0]`.
     ARRAY_CONSTRUCTORS: Any = {}
@@ -152,6 +153,8 @@ def _parsed(operation: str, text: str) -> exp.Expr:
         # The parser names its own classes; a reader knows the operator by its short name.
         said = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(error).splitlines()[0])
         raise FunctionError(operation, f"not a SQL expression: {text!r} ({said})") from None
+    except EndlessTextError as error:
+        raise FunctionError(operation, f"{error}: {text[:60]!r}...") from None
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")

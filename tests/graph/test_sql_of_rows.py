@@ -102,6 +102,8 @@ def test_units_of_time_and_variables_are_no_fields() -> None:
         "n + " * 10_000 + "n",
         " or ".join(["n = 1"] * 100_000),
         "cast(n as " + "array<" * 300 + "int" + ">" * 300 + ")",
+        "timestamp(" * 40 + "n" + ")" * 40,
+        "cast(n as " + "decimal(" * 40 + "1" + ")" * 40 + ")",
     ],
 )
 def test_what_is_too_deep_or_too_long_is_one_sentence(text: str) -> None:
