@@ -28,6 +28,9 @@ MOST_TEXT = 20_000
 """Characters of one SQL expression, type or schema."""
 DEEPEST_BRACKETS = 50
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which no other program takes."""
+
 MOST_DIGITS = 38
 """The most digits of a decimal of Spark's."""
 

@@ -7,6 +7,7 @@ in it that the check has not seen (`docs/adr/0043`).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
-from pipelines.ddl import MOST_TEXT, decimal_problem, nested_too_deeply
+from pipelines.ddl import MOST_TEXT, SURROGATE, decimal_problem, nested_too_deeply
 from pipelines.errors import FunctionError
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import distinct
@@ -58,6 +59,10 @@ _WITH_UNITS = ("dateadd", "date_add", "datediff", "date_diff", "timestampadd", "
 # sqlglot gives functions with a syntax of their own a class each; all others stay calls by their names.
 _RENAMED = frozenset({"position", "substr"})
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
+
+
+class _NoCharacterError(Exception):
+    """An escape stands for a number that no character has."""
 
 
 class _RowParser(BoundedParser):
@@ -125,6 +130,8 @@ def keeps_values(before: str, now: str) -> bool:
 @lru_cache(maxsize=1024)
 def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
     """The tree of an expression, and its text for Spark."""
+    if SURROGATE.search(text):
+        raise FunctionError(operation, f"holds half a character, a surrogate: {text[:60]!r}")
     if len(text) > MOST_TEXT:
         raise FunctionError(operation, f"a SQL expression of {len(text):,} characters; {MOST_TEXT:,} are the most")
     if nested_too_deeply(text):
@@ -155,6 +162,10 @@ def _parsed(operation: str, text: str) -> exp.Expr:
         raise FunctionError(operation, f"not a SQL expression: {text!r} ({said})") from None
     except EndlessTextError as error:
         raise FunctionError(operation, f"{error}: {text[:60]!r}...") from None
+    except _NoCharacterError as error:
+        raise FunctionError(
+            operation, f"{error} is no character: {text!r}", hint="write the character itself"
+        ) from None
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
@@ -261,7 +272,10 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
 def _meant(match: re.Match[str]) -> str:
     code = match[1]
     if code[0] in "uU" and len(code) > 1:
-        return chr(int(code[1:], 16))
+        number = int(code[1:], 16)
+        if number > sys.maxunicode or SURROGATE.match(chr(number)):
+            raise _NoCharacterError(match[0])
+        return chr(number)
     return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
 
 

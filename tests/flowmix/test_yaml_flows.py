@@ -316,6 +316,7 @@ streams:
         assert flow.streams["b"].source._reader_options()[name] == "hunter2"
 
 
+TAGGED = ("!!int ''", "!!int '-'", "!!float ''", "!!bool maybe", "!!timestamp foo", "!!str x", "! x")
 HEAD = "flow: f\nstreams:\n  - name: s\n    source: k string, v bigint\n    operations:\n"
 
 
@@ -401,7 +402,12 @@ def test_an_error_has_the_name_of_a_variable_in_place_of_its_value(
         (HEAD + "      - each: eval\n      - output\n", 6, "streams[0].operations[0]", 'no function "eval"'),
         (HEAD + "      - each: flights.JsonFiles\n      - output\n", 6, "streams[0].operations[0]", "does not define JsonFiles"),
         (HEAD + "      - output\n  - name: s\n    source: k string\n    operations: [output]\n", 7, "streams[1]", "already"),
-        (HEAD + "      - !!python/object/apply:os.system ['true']\n", 6, "", "is no YAML"),
+        (HEAD + "      - !!python/object/apply:os.system ['true']\n", 6, "", "holds a tag"),
+        *((f"flow: f\nstreams: {given}\n", 2, "", "holds a tag") for given in TAGGED),
+        (HEAD + "      - select: ['k`']\n      - output\n", 6, "streams[0].operations[0]", "no such field"),
+        (HEAD + "      - filter: k = '\\UFFFFFFFF'\n      - output\n", 6, "streams[0].operations[0]", "is no character"),
+        (HEAD + "      - filter: k = '\\uD800'\n      - output\n", 6, "streams[0].operations[0]", "is no character"),
+        (HEAD + '      - filter: {eq: {k: "\\uD800"}}\n      - output\n', 6, "", "half a character"),
         (reading("cleanSource: delete"), 3, "streams[0]", "no option cleanSource"),
         (reading("path: /etc"), 3, "streams[0]", "path is no option of a reader"),
         (reading("max_files_per_batch: 1"), 3, "streams[0]", "max_files_per_batch is no option of a reader"),
@@ -614,7 +620,7 @@ def test_the_yaml_of_the_pages_is_a_flow(tmp_path: Path) -> None:
         ("".join(f"k{number}: 1\n" for number in range(60_000)), "larger than"),
         ("a: [" + "x," * 120_000 + "]", "too many parts"),
         ("\ufeff", "is empty"),
-        ("a: !!python/object/apply:os.system ['true']", "is no YAML"),
+        ("a: !!python/object/apply:os.system ['true']", "holds a tag"),
     ],
 )
 def test_what_no_flow_has_is_refused_before_it_costs_anything(tmp_path: Path, text: str, problem: str) -> None:

@@ -112,6 +112,12 @@ def test_what_is_too_deep_or_too_long_is_one_sentence(text: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize("text", ["k = '\\UFFFFFFFF'", "k = '\\uD800'", "k = R'\ud800'", "`\udfff` = 1"])
+def test_what_is_no_character_is_refused(text: str) -> None:
+    with pytest.raises(FunctionError, match=r"no character|half a character"):
+        fields_of_sql("filter", text)
+
+
 def test_a_long_list_of_alternatives_is_no_depth() -> None:
     assert fields_of_sql("filter", " or ".join(f"n = {number}" for number in range(900))) == ("n",)
 
