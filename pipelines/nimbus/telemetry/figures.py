@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pipelines import logs
+from pipelines.causes import shortened
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
@@ -253,7 +254,7 @@ class TaskFigures:
 
     def failed(self, reason: str) -> None:
         """Note that its query has ended with an error."""
-        self.state, self.last_error = FAILED, reason
+        self.state, self.last_error = FAILED, shortened(reason)
 
     def batch(self, report: BatchReport) -> None:
         """Take in a batch that has come through."""
