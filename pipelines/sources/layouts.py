@@ -10,6 +10,8 @@ import bz2
 import csv
 import gzip
 import json
+import os
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +127,20 @@ def as_text(file: Place, encoding: str) -> IO[str]:
     """Open a file as the text that it is; of a store's file its beginning."""
     if isinstance(file, Location):
         return TextIOWrapper(BytesIO(_beginning(file)), encoding=encoding, errors="replace")
-    return file.open(encoding=encoding, errors="replace")
+    return open(file, encoding=encoding, errors="replace", opener=_ordinary)
+
+
+def _ordinary(path: str, flags: int) -> int:
+    """For `open(opener=)`: an ordinary file. A pipe is not waited for.
+
+    Raises:
+        OSError
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no ordinary file")
+    return descriptor
 
 
 def _opened(file: str, encoding: str) -> IO[str]:
@@ -140,6 +155,8 @@ def _opened(file: str, encoding: str) -> IO[str]:
     place = place_of(file)
     if suffix not in _OPENERS:
         return as_text(place, encoding)
+    if not isinstance(place, Location) and not place.is_file():
+        raise OSError(file)
     packed: Path | BytesIO = BytesIO(_beginning(place)) if isinstance(place, Location) else place
     unpacked: IO[str] = _OPENERS[suffix](packed, "rt", encoding=encoding, errors="replace", newline=None)
     return unpacked
