@@ -65,19 +65,26 @@ class Header:
 
 
 def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
-    """Read a CSV file's header; None if the file is empty, missing, or compressed in a way that only Spark reads."""
+    """Read a CSV file's header; None if the file is empty, missing, or compressed in a way that only Spark reads.
+
+    A file of which nothing but empty lines and comments is seen has a header without names: it is not read by position.
+    """
     given = {name.lower(): value for name, value in options.items()}
     comment = str(given.get("comment") or "")
     try:
         with _opened(file, _encoding(given)) as lines:
             # By so many characters at the most: a file may have no end of a line at all.
-            for line in iter(lambda: lines.readline(_LONGEST_HEADER), ""):
-                line = line.removeprefix("\ufeff")
+            left = _LONGEST_HEADER
+            while left > 0:
+                line = lines.readline(left).removeprefix("\ufeff")
+                if not line:
+                    return None
+                left -= len(line)
                 if line.strip() and not (comment and line.startswith(comment)):
                     return Header(_names(line, given), line.rstrip("\r\n"))
     except (*_UNREADABLE, LookupError):
         return None
-    return None
+    return Header((), "")
 
 
 def _encoding(given: Mapping[str, Any]) -> str:

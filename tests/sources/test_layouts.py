@@ -181,6 +181,18 @@ def test_a_parquet_file_with_a_bad_footer_is_one_sentence(tmp_path: Path) -> Non
         assert len(str(caught.value).splitlines()) <= 3
 
 
+def test_an_endless_beginning_of_empty_lines_and_comments_is_no_header(tmp_path: Path) -> None:
+    """Nothing is read by position, as without a look it would be."""
+    for content in ("\n" * 3_000_000, " \r\n#x\n" * 500_000):
+        file = tmp_path / "a.csv.gz"
+        file.write_bytes(gzip.compress(content.encode() + b"n,k,day\n1,a,d1\n"))
+        assert header_of(str(file), {"comment": "#"}) == Header((), "")
+        with pytest.raises(SourceSchemaError, match="its header lacks k, n, day"):
+            CsvFiles(tmp_path, SCHEMA, comment="#").check_file("s", file)
+    (tmp_path / "b.csv").write_text("\n" * 1000)
+    assert header_of(str(tmp_path / "b.csv"), {}) is None
+
+
 @pytest.mark.parametrize("name", ["a.json", "a.csv", "a.csv.gz"])
 def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
     pipe, other = tmp_path / name, tmp_path / f"b{name}"
