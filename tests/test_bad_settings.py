@@ -244,9 +244,9 @@ def test_options_by_which_rows_or_files_would_be_lost(option: str, tmp_path: Pat
     """Spark knows an option in any case of letters."""
     for kind in (JsonFiles, CsvFiles, ParquetFiles):
         with pytest.raises(DefinitionError, match=f"no option {option}"):
-            kind(tmp_path, "a int", **{option: "x"})  # type: ignore[arg-type]
+            kind(tmp_path, "a int", **{option: "x"})
     with pytest.raises(DefinitionError, match=f"TextFiles: no option {option}"):
-        TextFiles(tmp_path, **{option: "x"})  # type: ignore[arg-type]
+        TextFiles(tmp_path, **{option: "x"})
 
 
 def test_limits_of_the_runtime(tmp_path: Path) -> None:
