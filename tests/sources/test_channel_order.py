@@ -64,7 +64,7 @@ def test_windows_over_slices_take_whole_commits_in_order(
 
 
 def write(path: Path, txid: int, slices: int = 1) -> None:
-    names = [f"s{n}" for n in range(slices)]
+    names = [f"s{n}\u2028" for n in range(slices)]
     write_deltalake(path, pa.table({"_slice": names, "_txid": [txid] * slices}), mode="append", partition_by=["_slice"])
 
 
