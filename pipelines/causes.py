@@ -25,6 +25,14 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _NOT_LOADED = "pyspark.serializers.SerializationError"
 
 
+_MOST_TEXT = 2_000
+
+
+def shortened(text: str) -> str:
+    """Return as much of an error's text as is kept and shown: it may quote a whole record."""
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+
+
 @dataclass(frozen=True)
 class Cause:
     """One exception of a chain.

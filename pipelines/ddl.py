@@ -28,6 +28,9 @@ MOST_TEXT = 20_000
 """Characters of one SQL expression, type or schema."""
 DEEPEST_BRACKETS = 50
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which no other program takes."""
+
 MOST_DIGITS = 38
 """The most digits of a decimal of Spark's."""
 
@@ -102,12 +105,14 @@ def _fault(ddl: str, said: str) -> str:
     """The column of a schema that the parser stumbles over, in plain words; else what it said."""
     import sqlglot
 
+    from pipelines.sql_parser import BoundedSpark, EndlessTextError
+
     # Commas within `decimal(10,2)` or `struct<a int, b int>` part no columns.
     for column in re.split(r",(?![^(<]*[)>])", ddl):
         try:
-            sqlglot.parse_one(f"CREATE TABLE t ({column})", read="spark")
-        except sqlglot.errors.SqlglotError:
-            return f'"{column.strip()}" is not a column as "name type", with a type of Spark SQL'
+            sqlglot.parse_one(f"CREATE TABLE t ({column})", read=BoundedSpark)
+        except (sqlglot.errors.SqlglotError, EndlessTextError):
+            return f'"{column.strip()[:100]}" is not a column as "name type", with a type of Spark SQL'
     return said
 
 
@@ -124,12 +129,14 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     import sqlglot
     from sqlglot import exp
 
+    from pipelines.sql_parser import BoundedSpark, EndlessTextError
+
     if problem := type_problem(ddl):
         raise DefinitionError(f"not a schema: {_shown(ddl)}; {problem}")
     try:
-        tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
-    except sqlglot.errors.SqlglotError as error:
-        raise DefinitionError(f"not a schema: {ddl!r}; {_fault(ddl, str(error).splitlines()[0])}") from None
+        tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read=BoundedSpark)
+    except (sqlglot.errors.SqlglotError, EndlessTextError) as error:
+        raise DefinitionError(f"not a schema: {_shown(ddl)}; {_fault(ddl, str(error).splitlines()[0])}") from None
     schema = tree.this if isinstance(tree, exp.Create) else None
     parts = schema.expressions if isinstance(schema, exp.Schema) else []
     if not parts or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in parts):

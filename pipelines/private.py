@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,15 @@ SPARK_SETTINGS = frozenset(
 HIDDEN = "***"
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
+# None of these may go over a text more than once: an error can quote megabytes of a record.
 # `word:word@`: up to the last `@`, for a password may hold one that was not encoded. A port is not followed by one.
-_LOGIN = re.compile(r":(?!//)[^\s]*@")
+_WORD = re.compile(r"\S++")
+_LOGIN = re.compile(r":(?!//)")
 # After the `?` of an address there may be a password under any name, encoded or not.
 _QUERY = re.compile(r"(?<=\?)[^\s'\"]+")
-_NAMED = re.compile(
-    r"(?i)([\w.%-]*(?:passw(?:or)?d|pwd|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key)[\w.%-]*"
-    r"[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&]+)"
-)
+_NAME = re.compile(r"(?<![\w.%-])([\w.%-]++)[\"']?\s*+[=:]\s*+")
+_TELLING = re.compile(r"(?i)passw(?:or)?d|pwd|secret|token|(?:api|access|account|private)[_-]?key")
+_VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s,;&]+")
 _SECRET_NAME = re.compile(
     r"(^|[._-])(?i:password|passwd|passphrase|pwd|secret|token|(api|access|account|secret|private)[._-]?key)([._-]|$)"
     # Kafka's: a login with its password, and a private key as text.
@@ -75,7 +76,25 @@ class SecretError(TrideltaError):
 
 def masked(text: str) -> str:
     """Return a text without the secrets in it: of addresses the passwords and what follows `?`, and values of telling names."""
-    return _NAMED.sub(rf"\1{HIDDEN}", _QUERY.sub(HIDDEN, _LOGIN.sub(f":{HIDDEN}@", text)))
+    return "".join(_without_values(_QUERY.sub(HIDDEN, _WORD.sub(_without_password, text))))
+
+
+def _without_password(word: re.Match[str]) -> str:
+    before, _, behind = word[0].rpartition("@")
+    begun = _LOGIN.search(before) if before else None
+    return f"{before[: begun.start()]}:{HIDDEN}@{behind}" if begun else word[0]
+
+
+def _without_values(text: str) -> Iterator[str]:
+    """Yield a text without the values of telling names, in parts."""
+    done = 0
+    for named in _NAME.finditer(text):
+        if named.start() < done or not _TELLING.search(named[1]):
+            continue
+        if value := _VALUE.match(text, named.end()):
+            yield text[done : named.end()] + HIDDEN
+            done = value.end()
+    yield text[done:]
 
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

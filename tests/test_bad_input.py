@@ -291,7 +291,21 @@ def test_a_row_with_a_reserved_slice(runtime: Runtime, lake: Lake, folder: Path,
     assert (counts(lake), quarantined(lake)) == ({"a": (1, 1)}, expected)
 
 
-HOSTILE = ["a/b", "..", "../../x", "a\nb", "a ", " a", "a'b\"c`d", "a%2Fb\\", "a=b", "日" * 27, "x" * 248, "/" * 82]
+HOSTILE = [
+    "a/b",
+    "..",
+    "../../x",
+    "a\nb",
+    "a ",
+    " a",
+    "a'b\"c`d",
+    "a%2Fb\\",
+    "a=b",
+    "a\u2028b\u2029c\x85d",
+    "日" * 27,
+    "x" * 248,
+    "/" * 82,
+]
 UNFIT = ["x" * 249, "/" * 83, "日" * 28, "a\0b", "__HIVE_DEFAULT_PARTITION__"]
 
 

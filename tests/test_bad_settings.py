@@ -234,6 +234,21 @@ def test_limits_of_sources(number: Any, tmp_path: Path) -> None:
             make()
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["cleanSource", "sourceArchiveDir", "mode", "MODE", "columnNameOfCorruptRecord", "ignoreCorruptFiles", "PATH",
+     "ignoreMissingFiles", "modifiedBefore", "modifiedAfter", "maxFileAge", "latestFirst", "fileNameOnly",
+     "maxFilesPerTrigger", "maxBytesPerTrigger", "wholetext", "columnpruning", "singleVariantColumn"],
+)  # fmt: skip
+def test_options_by_which_rows_or_files_would_be_lost(option: str, tmp_path: Path) -> None:
+    """Spark knows an option in any case of letters."""
+    for kind in (JsonFiles, CsvFiles, ParquetFiles):
+        with pytest.raises(DefinitionError, match=f"no option {option}"):
+            kind(tmp_path, "a int", **{option: "x"})
+    with pytest.raises(DefinitionError, match=f"TextFiles: no option {option}"):
+        TextFiles(tmp_path, **{option: "x"})
+
+
 def test_limits_of_the_runtime(tmp_path: Path) -> None:
     for wrong in ({"max_attempts": -5}, {"max_attempts": True}, {"lock_wait_seconds": math.nan}):
         with pytest.raises(DefinitionError, match=next(iter(wrong))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,25 @@ def test_secrets_are_masked(text: str) -> None:
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert masked(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 10**6, "token" * 200_000, ":" * 10**6, "a:b@" * 250_000, "a=" * 500_000, "token='" * 100_001, "a " * 500_000,
+     "a" + " " * 10**6, "?" * 10**6, "token\n" * 100_000],
+    ids=lambda text: text[:7],
+)  # fmt: skip
+def test_a_long_text_is_masked_at_once(text: str) -> None:
+    """Time is of this process alone: others may be busy."""
+    began = time.process_time()
+    masked(text)
+    assert time.process_time() - began < 3
+
+
+def test_a_secret_in_a_long_text_is_masked() -> None:
+    long = "x" * 10_000
+    for text in (f"{long}token{long}={SECRET}", f"a:{long}{SECRET}@h", f"a=b, {long}: {long}, pwd: {SECRET}"):
+        assert SECRET not in masked(text)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from pipelines.surroundings import refused
 
 EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h."""
+_MOST_TEXT = 100_000
+"""Characters of an error that are looked at: it may quote a whole record."""
 
 
 class PlainGroup(TyperGroup):
@@ -56,7 +58,7 @@ def _fault(given: Sequence[str]) -> str | None:
 
 def tell(error: BaseException, given: Sequence[str]) -> int:
     """Say what has happened and where the full report is; the exit code."""
-    kind, text = type(error).__name__, masked(" ".join(str(error).split()))[:500]
+    kind, text = type(error).__name__, masked(" ".join(str(error)[:_MOST_TEXT].split()))[:500]
     errors.print(
         f"Tridelta did not foresee this: {kind}{f': {text}' if text else ''}".encode(
             "utf-8", "backslashreplace"
@@ -85,7 +87,7 @@ def _write(error: BaseException, given: Sequence[str]) -> Path:
         "",
         *traceback.format_exception(error),
     ]
-    text = "\n".join(map(masked, lines))
+    text = "\n".join(masked(line[:_MOST_TEXT]) for line in lines)
     file, name = tempfile.mkstemp(prefix=f"tridelta-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt", dir=_folder())
     with os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace") as opened:
         opened.write(text)

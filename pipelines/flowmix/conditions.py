@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pipelines.ddl import SURROGATE
 from pipelines.errors import FunctionError
 from pipelines.flowmix.criteria import Combined, Criteria, Leaf, OfSpark, Python
 from pipelines.graph.expressions import fields_of_sql
@@ -150,6 +151,9 @@ def _leaf(op: str, field: str, *values: Any) -> Criteria:
         raise FunctionError(op, f"takes a field's name first, not {field!r}")
     if any(value is None for value in values):
         raise FunctionError(op, f"compares {field} with nothing", hint=f'use has("{field}") or has_not("{field}")')
+    for text in (field, *values):
+        if isinstance(text, str) and SURROGATE.search(text):
+            raise FunctionError(op, f"{text[:60]!r} holds half a character, a surrogate")
     return Leaf(op, field, tuple(values))
 
 

@@ -47,7 +47,9 @@ def require_fields(where: str, operation: Operation, schema: Schema | None) -> N
     if schema is None:
         return
     for name in operation.named:
-        if name not in schema and name.split(".")[0].strip("`") not in schema:
+        # What is selected is a field of the events behind it, by this name.
+        within = None if isinstance(operation, Select) else name.split(".")[0].strip("`")
+        if name not in schema and within not in schema:
             raise FieldError(f"{where}: {operation.label.split()[0]}", name, tuple(schema))
 
 

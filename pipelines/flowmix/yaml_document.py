@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from pipelines.ddl import SURROGATE
 from pipelines.errors import FlowFileError
 
 MOST_BYTES = 256_000
@@ -71,7 +72,8 @@ class Document:
             if begun and context and (mark is None or begun.line != mark.line):
                 problem += f", {context} that begins on line {begun.line + 1}"
             raise FlowFileError(path, [(mark.line + 1 if mark else 1, "", f"is no YAML: {problem}")]) from None
-        except ValueError as error:  # a date like 2013-13-45
+        # A date like 2013-13-45, a time too far.
+        except (ArithmeticError, ValueError) as error:
             raise FlowFileError(path, [(1, "", f"holds a value that cannot be read: {error}")]) from None
 
     def locate(self, steps: Sequence[int | str]) -> tuple[int, str]:
@@ -92,9 +94,11 @@ class Document:
         return line, path
 
     def _check_depth(self, text: str) -> None:
-        """By the parser's events, which need no calls within calls, as all that follows does."""
+        """By the parser's events, which need no calls within calls, as all that follows does. They tell of tags, too."""
         depth = 0
         for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+            if getattr(event, "tag", None) is not None:
+                raise FlowFileError(self.path, [(event.start_mark.line + 1, "", f"holds a tag: {event.tag[:60]!r}")])
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST or number > 2 * MOST_PARTS:
                 line = event.start_mark.line + 1
@@ -107,6 +111,8 @@ class Document:
             line = node.start_mark.line + 1
             if number > MOST_PARTS or depth > DEEPEST:
                 raise FlowFileError(self.path, [(line, "", "holds too many parts, or too deep ones")])
+            if isinstance(node, yaml.ScalarNode) and SURROGATE.search(node.value):
+                raise FlowFileError(self.path, [(line, "", "holds half a character: a surrogate")])
             if isinstance(node, yaml.ScalarNode) and not node.tag.endswith(":str") and len(node.value) > LONGEST_NUMBER:
                 raise FlowFileError(self.path, [(line, "", "holds a number of more digits than any has")])
             if isinstance(node, yaml.MappingNode):

@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator
 
-from pipelines.errors import DefinitionError
+from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
-from pipelines.private import SecretError, refuse_secrets
+from pipelines.private import SecretError, is_secret, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LITERAL = re.compile(r"(?i)(password|secret|token)\w*\s*=\s*[\"']?[^\"'\s;]")
 """A secret of a Kafka login (JAAS), as it stands there."""
+_OF_OPERATOR = ("TRIDELTA_", "DAGSTER_", "AWS_", "PG")
+"""Variables of the deployment and its stores begin so."""
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -114,31 +116,73 @@ class SourceForm(OneOf):
 
         kind, form = self.part
         stated = form.model_dump(by_alias=True, exclude_none=True)
-        given = {name: _expanded(value) for name, value in stated.items()}
+        used: dict[str, str] = {}
+        given = {name: _expanded(value, used) for name, value in stated.items()}
         if "path" in given and ":" not in given["path"].split("/")[0]:
             given["path"] = str((folder / given["path"]).absolute())
         if isinstance(form, FilesForm | TextForm):
-            given |= given.pop("options")
+            options = given.pop("options")
+            for option in options:
+                if option in {part.alias or name for name, part in type(form).model_fields.items()}:
+                    raise DefinitionError(f"{option} is no option of a reader", hint="write it beside `options`")
+            given |= options
+        if isinstance(form, KafkaForm):
+            _check_references(given.get("options", {}))
         name = _OTHER_CLASSES.get(kind) or kind.title().replace("_", "")
-        return getattr(sources, name)(**given)
+        try:
+            return getattr(sources, name)(**given)
+        except (TrideltaError, TypeError, ValueError) as error:
+            if (said := _unexpanded(str(error), used)) == str(error):
+                raise
+            raise DefinitionError(said) from None
 
 
 _OTHER_CLASSES = {"delta_table": "DeltaTableSource", "delta_changes": "DeltaChangeFeed"}
 """Classes that are not named like their form."""
 
 
-def _expanded(value: Any) -> Any:
-    """Texts with the environment's variables put in."""
+def _expanded(value: Any, used: dict[str, str], name: str = "") -> Any:
+    """Texts with the environment's variables put in, which `used` gets; `name` is that of an option."""
     if isinstance(value, dict):
-        return {key: _expanded(item) for key, item in value.items()}
+        return {key: _expanded(item, used, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expanded(item) for item in value]
+        return [_expanded(item, used) for item in value]
     if not isinstance(value, str):
         return value
 
     def look_up(match: re.Match[str]) -> str:
+        _check_variable(match[1], name)
         if match[1] not in os.environ:
             raise DefinitionError(f"the environment has no variable {match[1]}", hint=f"export {match[1]}=...")
-        return os.environ[match[1]]
+        used[match[1]] = os.environ[match[1]]
+        return used[match[1]]
 
     return _VARIABLE.sub(look_up, value)
+
+
+def _unexpanded(text: str, used: dict[str, str]) -> str:
+    """A text with the names of variables in place of their values, as they are or as Python shows them."""
+    for name, value in sorted(used.items(), key=lambda item: -len(item[1])):
+        for shown in filter(None, (value, repr(value)[1:-1])):
+            text = text.replace(shown, f"${{{name}}}")
+    return text
+
+
+def _check_variable(variable: str, option: str) -> None:
+    """Refuse variables that are not for whoever writes a flow's file."""
+    if variable.startswith(_OF_OPERATOR):
+        raise DefinitionError(f"the variable {variable} is not for flows", hint="set one of another name for them")
+    if is_secret(variable) and not is_secret(option):
+        raise DefinitionError(
+            f"the variable {variable} is a secret by its name", hint="only an option of Kafka that is a secret takes it"
+        )
+
+
+def _check_references(options: dict[str, str]) -> None:
+    """Check what `env:NAME` and `file:PATH` in options of Kafka lead to."""
+    for option, value in options.items():
+        kind, _, where = value.partition(":")
+        if kind == "env":
+            _check_variable(where, option)
+        if kind == "file" and not is_secret(option):
+            raise DefinitionError(f"{option} is no secret, so it takes no file:PATH", hint="write the value")

@@ -7,6 +7,7 @@ in it that the check has not seen (`docs/adr/0043`).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -16,10 +17,11 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
-from pipelines.ddl import MOST_TEXT, decimal_problem, nested_too_deeply
+from pipelines.ddl import MOST_TEXT, SURROGATE, decimal_problem, nested_too_deeply
 from pipelines.errors import FunctionError
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import distinct
+from pipelines.sql_parser import BoundedParser, EndlessTextError
 
 DEEPEST = 64
 """Parts within parts; a chain of the same operator (`a OR b OR ...`) counts once."""
@@ -59,7 +61,11 @@ _RENAMED = frozenset({"position", "substr"})
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
 
 
-class _RowParser(Spark.Parser):  # type: ignore[misc, valid-type]
+class _NoCharacterError(Exception):
+    """An escape stands for a number that no character has."""
+
+
+class _RowParser(BoundedParser):
     FUNCTIONS: Any = {}
     # `array(1, 2)[0]` would become the array `[0]`.
     ARRAY_CONSTRUCTORS: Any = {}
@@ -124,6 +130,8 @@ def keeps_values(before: str, now: str) -> bool:
 @lru_cache(maxsize=1024)
 def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
     """The tree of an expression, and its text for Spark."""
+    if SURROGATE.search(text):
+        raise FunctionError(operation, f"holds half a character, a surrogate: {text[:60]!r}")
     if len(text) > MOST_TEXT:
         raise FunctionError(operation, f"a SQL expression of {len(text):,} characters; {MOST_TEXT:,} are the most")
     if nested_too_deeply(text):
@@ -152,6 +160,12 @@ def _parsed(operation: str, text: str) -> exp.Expr:
         # The parser names its own classes; a reader knows the operator by its short name.
         said = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(error).splitlines()[0])
         raise FunctionError(operation, f"not a SQL expression: {text!r} ({said})") from None
+    except EndlessTextError as error:
+        raise FunctionError(operation, f"{error}: {text[:60]!r}...") from None
+    except _NoCharacterError as error:
+        raise FunctionError(
+            operation, f"{error} is no character: {text!r}", hint="write the character itself"
+        ) from None
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
@@ -258,7 +272,10 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
 def _meant(match: re.Match[str]) -> str:
     code = match[1]
     if code[0] in "uU" and len(code) > 1:
-        return chr(int(code[1:], 16))
+        number = int(code[1:], 16)
+        if number > sys.maxunicode or SURROGATE.match(chr(number)):
+            raise _NoCharacterError(match[0])
+        return chr(number)
     return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
 
 

@@ -23,6 +23,7 @@ from pipelines.sources.layouts import (
     refused_lines,
 )
 from pipelines.sources.offsets import files_of_batches, log_offset
+from pipelines.sources.reader_options import check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,11 +38,11 @@ def literal_path(path: str) -> str:
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
-class _Outside:
-    """The layout of files that are links out of the source's folder."""
+class _Unread:
+    """The layout of files that are not read: links out of the source's folder, and pipes and the like."""
 
 
-_OUTSIDE = _Outside()
+_UNREAD = _Unread()
 
 
 def _is_read(below: Path | None) -> bool:
@@ -57,17 +58,25 @@ def links_out(folder: str, files: Iterable[str]) -> list[str]:
     return [file for file in files if not os.path.realpath(file).startswith(base)]
 
 
+def unordinary(files: Iterable[str]) -> list[str]:
+    """Return the files that are pipes, devices or sockets: Spark lists them, and who opens a pipe waits for its other end."""
+    return [file for file in files if not Path(file).is_file() and Path(file).exists()]
+
+
 class FileSource(StoredSource):
     """A folder of immutable files; a batch is the next files by modification time.
 
-    A link that leads out of the folder is not followed: it goes to quarantine as one malformed record.
+    A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one malformed record.
 
     Args:
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files a batch; None: no limit.
         max_bytes_per_batch: at most so many bytes per batch (at least one file).
-        options: further options of Spark's reader.
+        options: further options of Spark's reader, of those that say how a record is written (`reader_options`).
+
+    Raises:
+        DefinitionError: for any other option.
     """
 
     text: bool = True
@@ -83,6 +92,7 @@ class FileSource(StoredSource):
         **options: Any,
     ) -> None:
         super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
+        check_options(type(self).__name__, self.format, options)
         self.options = options
 
     def check(self, name: str, spark: SparkSession) -> None:
@@ -113,7 +123,7 @@ class FileSource(StoredSource):
 
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self._read_schema()).format(self.format)
-        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options(), **self._limits})
+        reader = reader.options(**{**self._options(), "maxFileAge": _MAX_FILE_AGE, **self._limits})
         return self._with_file(reader.load(literal_path(self.path)))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
@@ -140,31 +150,37 @@ class FileSource(StoredSource):
         return {None: files}
 
     def _all_layouts(self, files: list[str]) -> dict[Any, list[str]]:
-        """`layouts` with the links out of the folder apart."""
-        folder = file_key(self.path) if self.path.startswith("file:") else self.path
-        outside = [] if ":" in folder.split("/")[0] else links_out(folder, files)
-        if not outside:
+        """`layouts` with what is not read apart."""
+        unread = list(self._unread(files))
+        if not unread:
             return self.layouts(files)
-        inside = [file for file in files if file not in outside]
-        return {**(self.layouts(inside) if inside else {}), _OUTSIDE: outside}
+        others = [file for file in files if file not in unread]
+        return {**(self.layouts(others) if others else {}), _UNREAD: unread}
 
-    def _links(self, spark: SparkSession, files: list[str]) -> DataFrame:
-        """Return a malformed record for each link."""
+    def _unread(self, files: list[str]) -> dict[str, str]:
+        """Return the files that are not read, and why."""
+        folder = file_key(self.path) if self.path.startswith("file:") else self.path
+        if ":" in folder.split("/")[0]:
+            return {}
+        unread = dict.fromkeys(unordinary(files), "no ordinary file, not read")
+        return unread | dict.fromkeys(links_out(folder, files), "a link out of the folder, not followed")
+
+    def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
+        """Return a malformed record for each file that is not read."""
         from pyspark.sql import functions as F
 
-        said = [
-            (f"{file}: a link out of the folder, not followed", file_address(Path(file).as_uri())) for file in files
-        ]
-        links = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
-        return links.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
+        reasons = self._unread(files)
+        said = [(f"{file}: {reasons.get(file, 'not read')}", file_address(Path(file).as_uri())) for file in files]
+        refused = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
+        return refused.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
 
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
         """Each file as it is laid out, in an order that a replay repeats."""
         parts = [
             self._with_file(self._read(spark, files))
             if layout is None
-            else self._links(spark, files)
-            if layout is _OUTSIDE
+            else self._refused(spark, files)
+            if layout is _UNREAD
             else self._laid_out(spark, layout, files)
             for layout, files in sorted(layouts.items(), key=lambda item: min(item[1], default=""))
             if files
@@ -189,7 +205,7 @@ class FileSource(StoredSource):
     def _options(self) -> dict[str, Any]:
         if not self.text:
             return self.options
-        return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **self.options}
+        return {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
     def _text_options(self) -> dict[str, str] | None:
         """Return the options for a single record; None: a record of this source can be more than a line."""
@@ -270,9 +286,10 @@ class CsvFiles(FileSource):
         options = self._text_options()
         return None if options is None else F.from_csv(text, self._read_schema(), options)
 
-    def __init__(self, path: str | Place, schema: str, *, header: bool = True, **options: object) -> None:
+    def __init__(self, path: str | Place, schema: str, *, header: bool = True, **options: Any) -> None:
+        super().__init__(path, schema, **options)
         # Without column pruning Spark parses every column of each line: it is malformed for all readers or none.
-        super().__init__(path, schema, header=header, columnPruning=False, **options)  # type: ignore[arg-type]
+        self.options = {**self.options, "header": header, "columnPruning": False}
 
     def check_file(self, name: str, file: Place) -> None:
         """Check that the header names all declared fields."""
@@ -341,6 +358,7 @@ class TextFiles(FileSource):
 
     Raises:
         BadNameError: if the field's name is not legal.
+        DefinitionError: for an option that says something else than how a line is written.
     """
 
     format = "text"

@@ -10,6 +10,8 @@ import bz2
 import csv
 import gzip
 import json
+import os
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,19 +65,26 @@ class Header:
 
 
 def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
-    """Read a CSV file's header; None if the file is empty, missing, or compressed in a way that only Spark reads."""
+    """Read a CSV file's header; None if the file is empty, missing, or compressed in a way that only Spark reads.
+
+    A file of which nothing but empty lines and comments is seen has a header without names: it is not read by position.
+    """
     given = {name.lower(): value for name, value in options.items()}
     comment = str(given.get("comment") or "")
     try:
         with _opened(file, _encoding(given)) as lines:
             # By so many characters at the most: a file may have no end of a line at all.
-            for line in iter(lambda: lines.readline(_LONGEST_HEADER), ""):
-                line = line.removeprefix("\ufeff")
+            left = _LONGEST_HEADER
+            while left > 0:
+                line = lines.readline(left).removeprefix("\ufeff")
+                if not line:
+                    return None
+                left -= len(line)
                 if line.strip() and not (comment and line.startswith(comment)):
                     return Header(_names(line, given), line.rstrip("\r\n"))
     except (*_UNREADABLE, LookupError):
         return None
-    return None
+    return Header((), "")
 
 
 def _encoding(given: Mapping[str, Any]) -> str:
@@ -125,7 +134,20 @@ def as_text(file: Place, encoding: str) -> IO[str]:
     """Open a file as the text that it is; of a store's file its beginning."""
     if isinstance(file, Location):
         return TextIOWrapper(BytesIO(_beginning(file)), encoding=encoding, errors="replace")
-    return file.open(encoding=encoding, errors="replace")
+    return open(file, encoding=encoding, errors="replace", opener=_ordinary)
+
+
+def _ordinary(path: str, flags: int) -> int:
+    """For `open(opener=)`: an ordinary file. A pipe is not waited for.
+
+    Raises:
+        OSError
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no ordinary file")
+    return descriptor
 
 
 def _opened(file: str, encoding: str) -> IO[str]:
@@ -140,6 +162,8 @@ def _opened(file: str, encoding: str) -> IO[str]:
     place = place_of(file)
     if suffix not in _OPENERS:
         return as_text(place, encoding)
+    if not isinstance(place, Location) and not place.is_file():
+        raise OSError(file)
     packed: Path | BytesIO = BytesIO(_beginning(place)) if isinstance(place, Location) else place
     unpacked: IO[str] = _OPENERS[suffix](packed, "rt", encoding=encoding, errors="replace", newline=None)
     return unpacked

@@ -22,7 +22,7 @@ _FEW = 4
 def offset_lines(checkpoint: Place, batch: int) -> list[str]:
     """Return the lines of a batch's entry: the version, Spark's own, then one per source; none if there is no entry."""
     file = checkpoint / "offsets" / str(batch)
-    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
 
 
 def offset_of(checkpoint: Place, batch: int, index: int) -> Any:
@@ -33,7 +33,7 @@ def offset_of(checkpoint: Place, batch: int, index: int) -> Any:
 
 def read_offset(file: Place, index: int) -> Any:
     """Return a source's offset from a file of Spark's offset log; None if it has given nothing yet."""
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     line = lines[2 + index] if len(lines) > 2 + index else "-"
     return None if line == "-" else json.loads(line)
 
@@ -48,7 +48,7 @@ def offset_files(checkpoint: Place) -> dict[int, Place]:
 def offset_in_table(checkpoint: Place, table_id: str) -> dict[str, Any] | None:
     """Return where the last batch that Spark has planned ends in a Delta table; None if it has planned no such batch."""
     planned = list(offset_files(checkpoint).values())
-    for line in planned[-1].read_text("utf-8").splitlines() if planned else ():
+    for line in planned[-1].read_text("utf-8").split("\n") if planned else ():
         offset = json.loads(line) if line.startswith("{") else {}
         if offset.get("reservoirId") == table_id:
             return dict(offset)
@@ -99,7 +99,7 @@ def files_of_batches(log: Place, first: int, last: int) -> Iterator[str]:
 
 
 def _entries(file: Place, first: int, last: int) -> Iterator[str]:
-    for line in file.read_text(encoding="utf-8").splitlines()[1:]:
+    for line in filter(None, file.read_text(encoding="utf-8").split("\n")[1:]):
         entry = json.loads(line)
         if first <= entry["batchId"] <= last:
             yield entry["path"]

@@ -91,9 +91,10 @@ def actions(table: Place, version: int, *wanted: str) -> Iterator[tuple[str, dic
     Raises:
         FileNotFoundError: the commit is not in the log.
     """
-    for line in commit_file(table, version).read_text(encoding="utf-8").splitlines():
+    # `str.splitlines` would cut a line at U+2028 and its like, too, which stand in values as they are.
+    for line in commit_file(table, version).read_bytes().split(b"\n"):
         # Most lines need not be parsed.
-        if line and (not wanted or any(f'"{name}"' in line for name in wanted)):
+        if line and (not wanted or any(b'"%b"' % name.encode() in line for name in wanted)):
             ((name, action), *_) = json.loads(line).items()
             if not wanted or name in wanted:
                 yield name, action

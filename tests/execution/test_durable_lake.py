@@ -21,6 +21,8 @@ from pipelines.trident import Count, DeltaState, TridentTopology
 pytestmark = pytest.mark.slow
 
 SCHEMA = "word string, n bigint, at timestamp"
+WORD = "w\u2028\u2029\x85"
+"""With ends of lines that are none of JSON."""
 ONCE = {"trigger": Policy.count(2), "evict": Policy.count(2)}
 
 
@@ -45,7 +47,7 @@ def arrive(folder: Path, *numbers: int) -> None:
     folder.mkdir(exist_ok=True)
     for number in numbers:
         file = folder / f"{number}.json"
-        lines = [f'{{"word": "w", "n": {n}, "at": "2020-01-01T00:00:{number:02d}Z"}}' for n in (number, -1)]
+        lines = [f'{{"word": "{WORD}", "n": {n}, "at": "2020-01-01T00:00:{number:02d}Z"}}' for n in (number, -1)]
         file.write_text("\n".join(lines))
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
@@ -107,7 +109,7 @@ def test_no_batch_is_lost_with_the_power(
     assert held == sorted(map(repr, undisturbed.state("all_rows").scan().to_pylist()))
     if flow is counts:
         for state in ("counts", "in_map"):
-            assert lake.state(state).get([{"word": "w"}]) == [{"word": "w", "c": 5}]
+            assert lake.state(state).get([{"word": WORD}]) == [{"word": WORD, "c": 5}]
         assert lake.quarantine("counts").scan().num_rows == 5
 
 
@@ -131,7 +133,7 @@ def test_without_it_nothing_wrong_is_counted(spark: SparkSession, tmp_path: Path
     lake = Lake(lake.root)
     Runtime(spark, lake).catch_up(topology)
     for state in ("counts", "in_map"):
-        assert lake.state(state).get([{"word": "w"}]) == [{"word": "w", "c": 3}]
+        assert lake.state(state).get([{"word": WORD}]) == [{"word": WORD, "c": 3}]
     assert lake.state("all_rows").scan().num_rows == 3
 
 

@@ -222,6 +222,11 @@ def test_what_the_broker_lost_is_known_by_its_type() -> None:
     assert lost.lost == "t-0's offset changed."
 
 
+def test_a_reason_is_no_whole_record() -> None:
+    for text in ("x" * 10**6, f"Traceback\nRuntimeError: {'x' * 10**6}\n"):
+        assert reason_of(ValueError(text)) == "x" * 2000 + "..."
+
+
 def test_the_causes_of_an_error_without_end() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first

@@ -134,6 +134,9 @@ def test_what_is_no_criteria_is_refused_at_the_line() -> None:
             as_criteria("filter", text, ("n",))
     with pytest.raises(FunctionError, match="mixes"):
         as_criteria("filter", and_("n > 3", python(lambda e: True)), ("n",))
+    for leaf in (lambda: eq("k", "\ud800"), lambda: has("\udfff")):
+        with pytest.raises(FunctionError, match="half a character"):
+            leaf()
     with pytest.raises(FunctionError, match="has"):
         eq("n", None)
 

@@ -316,7 +316,55 @@ streams:
         assert flow.streams["b"].source._reader_options()[name] == "hunter2"
 
 
+TAGGED = ("!!int ''", "!!int '-'", "!!float ''", "!!bool maybe", "!!timestamp foo", "!!str x", "! x")
 HEAD = "flow: f\nstreams:\n  - name: s\n    source: k string, v bigint\n    operations:\n"
+
+
+def reading(options: str) -> str:
+    return HEAD.replace("k string, v bigint", f"{{json_files: {{path: in, schema: k string, options: {{{options}}}}}}}")
+
+
+def reading_topics(**given: str) -> str:
+    stated = {"servers": "b:9092", "topics": "[t]", "schema": "k string", **given}
+    return HEAD.replace("k string, v bigint", f"{{kafka: {{{', '.join(f'{k}: {v}' for k, v in stated.items())}}}}}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "given"),
+    [
+        ("TRIDELTA_REGISTRY", {"servers": '"${TRIDELTA_REGISTRY}"'}),
+        ("TRIDELTA_REGISTRY", {"options": "{kafka.client.id: 'env:TRIDELTA_REGISTRY'}"}),
+        ("PGPASSWORD", {"options": "{kafka.sasl.jaas.config: '${PGPASSWORD}'}"}),
+        ("AWS_REGION", {"topics": '["${AWS_REGION}"]'}),
+        ("FLOW_TOKEN", {"schema": '"${FLOW_TOKEN}"'}),
+        ("FLOW_TOKEN", {"options": "{kafka.client.id: 'a-${FLOW_TOKEN}'}"}),
+    ],
+)
+def test_variables_that_are_not_for_files(
+    tmp_path: Path, variable: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are set or not."""
+    for _ in range(2):
+        with pytest.raises(FlowFileError, match=f"the variable {variable} is") as refused:
+            load_flow(written(tmp_path, f"{reading_topics(**given)}      - output\n"))
+        assert "hunter2" not in str(refused.value)
+        monkeypatch.setenv(variable, "hunter2")
+
+
+def test_a_file_on_disk_is_no_value_of_an_option(tmp_path: Path) -> None:
+    text = reading_topics(options="{kafka.client.id: 'file:/etc/hostname'}")
+    with pytest.raises(FlowFileError, match=r"line 3.*takes no file:PATH"):
+        load_flow(written(tmp_path, f"{text}      - output\n"))
+
+
+@pytest.mark.parametrize("given", [{"topics": '["${FLOW_TEXT}"]'}, {"schema": '"${FLOW_TEXT}"'}])
+def test_an_error_has_the_name_of_a_variable_in_place_of_its_value(
+    tmp_path: Path, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOW_TEXT", "hunter2 '\\/")
+    with pytest.raises(FlowFileError, match=r"\$\{FLOW_TEXT\}") as refused:
+        load_flow(written(tmp_path, f"{reading_topics(**given)}      - output\n"))
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +402,15 @@ HEAD = "flow: f\nstreams:\n  - name: s\n    source: k string, v bigint\n    oper
         (HEAD + "      - each: eval\n      - output\n", 6, "streams[0].operations[0]", 'no function "eval"'),
         (HEAD + "      - each: flights.JsonFiles\n      - output\n", 6, "streams[0].operations[0]", "does not define JsonFiles"),
         (HEAD + "      - output\n  - name: s\n    source: k string\n    operations: [output]\n", 7, "streams[1]", "already"),
-        (HEAD + "      - !!python/object/apply:os.system ['true']\n", 6, "", "is no YAML"),
+        (HEAD + "      - !!python/object/apply:os.system ['true']\n", 6, "", "holds a tag"),
+        *((f"flow: f\nstreams: {given}\n", 2, "", "holds a tag") for given in TAGGED),
+        (HEAD + "      - select: ['k`']\n      - output\n", 6, "streams[0].operations[0]", "no such field"),
+        (HEAD + "      - filter: k = '\\UFFFFFFFF'\n      - output\n", 6, "streams[0].operations[0]", "is no character"),
+        (HEAD + "      - filter: k = '\\uD800'\n      - output\n", 6, "streams[0].operations[0]", "is no character"),
+        (HEAD + '      - filter: {eq: {k: "\\uD800"}}\n      - output\n', 6, "", "half a character"),
+        (reading("cleanSource: delete"), 3, "streams[0]", "no option cleanSource"),
+        (reading("path: /etc"), 3, "streams[0]", "path is no option of a reader"),
+        (reading("max_files_per_batch: 1"), 3, "streams[0]", "max_files_per_batch is no option of a reader"),
         (HEAD.replace("k string", "k strin(g"), 3, "streams[0]", "not a schema"),
     ],
 )  # fmt: skip
@@ -564,7 +620,7 @@ def test_the_yaml_of_the_pages_is_a_flow(tmp_path: Path) -> None:
         ("".join(f"k{number}: 1\n" for number in range(60_000)), "larger than"),
         ("a: [" + "x," * 120_000 + "]", "too many parts"),
         ("\ufeff", "is empty"),
-        ("a: !!python/object/apply:os.system ['true']", "is no YAML"),
+        ("a: !!python/object/apply:os.system ['true']", "holds a tag"),
     ],
 )
 def test_what_no_flow_has_is_refused_before_it_costs_anything(tmp_path: Path, text: str, problem: str) -> None:

@@ -108,6 +108,8 @@ def test_distinct_keeps_the_order() -> None:
         ("x " + "(" * 300, "nested more than"),
         ("x int, " * 5000 + "y int", "characters"),
         ("`${env:HOME}` int", "Spark would replace"),
+        ("x " + "decimal(" * 40 + "1" + ")" * 40, "is not a column"),
+        ("x " + "timestamp(" * 40 + "n" + ")" * 40, "is not a column"),
     ],
 )
 def test_types_that_spark_does_not_have_are_refused_when_they_are_written(ddl: str, problem: str) -> None:

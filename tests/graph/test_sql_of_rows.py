@@ -102,12 +102,20 @@ def test_units_of_time_and_variables_are_no_fields() -> None:
         "n + " * 10_000 + "n",
         " or ".join(["n = 1"] * 100_000),
         "cast(n as " + "array<" * 300 + "int" + ">" * 300 + ")",
+        "timestamp(" * 40 + "n" + ")" * 40,
+        "cast(n as " + "decimal(" * 40 + "1" + ")" * 40 + ")",
     ],
 )
 def test_what_is_too_deep_or_too_long_is_one_sentence(text: str) -> None:
     with pytest.raises(FunctionError) as caught:
         fields_of_sql("filter", text)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("text", ["k = '\\UFFFFFFFF'", "k = '\\uD800'", "k = R'\ud800'", "`\udfff` = 1"])
+def test_what_is_no_character_is_refused(text: str) -> None:
+    with pytest.raises(FunctionError, match=r"no character|half a character"):
+        fields_of_sql("filter", text)
 
 
 def test_a_long_list_of_alternatives_is_no_depth() -> None:

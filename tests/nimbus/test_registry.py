@@ -222,6 +222,16 @@ def test_history_tells_what_happened_and_pruning_ends_it(store: Store, registry:
     assert registry.submit("counts", content()).serial == 2, "a serial never comes again"
 
 
+def test_texts_of_errors_are_kept_shortened(registry: Registry) -> None:
+    """A record in a text would go to the registry with every beat."""
+    flow = registry.submit("f", content())
+    registry.tell(flow, "TASK_FAILED", {"reason": "x" * 10**6, "final": True})
+    registry.problem(flow, "y" * 10**6)
+    told = [one.detail for one in registry.history("f")]
+    assert {"reason": "x" * 2000 + "...", "final": True} in told
+    assert registry.flow("f").problem == "y" * 2000 + "..."
+
+
 # --- places and beats
 
 

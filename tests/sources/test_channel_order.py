@@ -19,8 +19,8 @@ from pipelines.sources.channels import options
 from pipelines.sources.offsets import offset_in_table
 from pipelines.trident import DeltaState, Sum, TridentTopology, TumblingCountWindow
 
-# By batch a row of each of many slices.
-BATCHES = [[(f"d{n}", 2**number) for n in range(4)] for number in range(5)]
+# By batch a row of each of many slices, whose names hold an end of a line that is none of JSON.
+BATCHES = [[(f"d{n}\u2028", 2**number) for n in range(4)] for number in range(5)]
 LIMITS = {"maxFilesPerTrigger": "1"}
 
 
@@ -64,7 +64,7 @@ def test_windows_over_slices_take_whole_commits_in_order(
 
 
 def write(path: Path, txid: int, slices: int = 1) -> None:
-    names = [f"s{n}" for n in range(slices)]
+    names = [f"s{n}\u2028" for n in range(slices)]
     write_deltalake(path, pa.table({"_slice": names, "_txid": [txid] * slices}), mode="append", partition_by=["_slice"])
 
 

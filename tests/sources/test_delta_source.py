@@ -21,7 +21,7 @@ from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 pytestmark = pytest.mark.slow
 
 SCHEMA = "day string, n bigint"
-DAYS = ("d1 +%é", "d2")
+DAYS = ("d1 +%é\u2028\u2029\x85", "d2")
 
 
 def append(spark: SparkSession, table: Path, first: int, *, files: int = 3) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipelines.errors import SourceSchemaError
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, ParquetFiles
 from pipelines.sources.files import links_out
-from pipelines.sources.layouts import Header, has_other_fields, header_of
+from pipelines.sources.layouts import Header, as_text, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -178,6 +179,44 @@ def test_a_parquet_file_with_a_bad_footer_is_one_sentence(tmp_path: Path) -> Non
         with pytest.raises(SourceSchemaError, match="not a Parquet file") as caught:
             ParquetFiles(tmp_path, SCHEMA).check_file("s", file)
         assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_an_endless_beginning_of_empty_lines_and_comments_is_no_header(tmp_path: Path) -> None:
+    """Nothing is read by position, as without a look it would be."""
+    for content in ("\n" * 3_000_000, " \r\n#x\n" * 500_000):
+        file = tmp_path / "a.csv.gz"
+        file.write_bytes(gzip.compress(content.encode() + b"n,k,day\n1,a,d1\n"))
+        assert header_of(str(file), {"comment": "#"}) == Header((), "")
+        with pytest.raises(SourceSchemaError, match="its header lacks k, n, day"):
+            CsvFiles(tmp_path, SCHEMA, comment="#").check_file("s", file)
+    (tmp_path / "b.csv").write_text("\n" * 1000)
+    assert header_of(str(tmp_path / "b.csv"), {}) is None
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.csv.gz"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    pipe, other = tmp_path / name, tmp_path / f"b{name}"
+    os.mkfifo(pipe)
+    other.write_text("")
+    source = (JsonFiles if name == "a.json" else CsvFiles)(tmp_path, SCHEMA)
+    with pytest.raises(OSError, match="no ordinary file"), as_text(pipe, "utf-8"):
+        pass
+    assert source.layouts([str(pipe)]) == {None: [str(pipe)]}
+    layouts = source._all_layouts([str(pipe), str(other)])
+    assert list(layouts.values()) == [[str(other)], [str(pipe)]]
+
+
+@pytest.mark.slow
+def test_a_pipe_is_one_refused_record(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    os.mkfifo(folder / "a.json")
+    (folder / "b.json").write_text('{"k": "b", "n": 1, "day": "d1"}')
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA))
+    flow.runtime.catch_up(flow.topology)
+    assert flow.rows == [("b", 1)]
+    ((rule, _, row),) = flow.refused
+    assert (rule, "a.json: no ordinary file" in row) == ("malformed", True)
 
 
 @pytest.mark.slow

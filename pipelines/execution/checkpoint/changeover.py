@@ -284,7 +284,7 @@ class Changeover:
     def _offsets(self, checkpoint: Checkpoint) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the channels that the last finished batch has read, and where it has come in them; sources are left out."""
         batch = max(checkpoint.finished_batches() - 1, 0)
-        lines = (checkpoint.spark / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
+        lines = (checkpoint.spark / "offsets" / str(batch)).read_text(encoding="utf-8").split("\n")[2:]
         for offset in (json.loads(line) for line in lines if line.startswith("{")):
             name = self._channel_of(offset.get("reservoirId", ""))
             if name is not None:

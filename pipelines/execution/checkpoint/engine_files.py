@@ -230,7 +230,7 @@ class Checkpoint:
     def _offsets(self, batch: int) -> list[str]:
         """Return the sources' lines of a batch in Spark's offset log; none if the file is gone."""
         file = self.spark / "offsets" / str(batch)
-        return file.read_text(encoding="utf-8").splitlines()[2:] if file.exists() else [str(batch)]
+        return file.read_text(encoding="utf-8").split("\n")[2:] if file.exists() else [str(batch)]
 
     def plan(self, batch: int) -> str | None:
         """Return the digest of a batch's entry in Spark's offset log, which holds the time of its planning; None: no entry."""

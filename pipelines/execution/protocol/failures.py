@@ -7,7 +7,7 @@ import re
 
 import tenacity
 
-from pipelines.causes import PYTHON_WORKER, Cause, causes, raised_in_worker
+from pipelines.causes import PYTHON_WORKER, Cause, causes, raised_in_worker, shortened
 from pipelines.errors import DiskFullError, TrideltaError
 from pipelines.places.store import StoreError
 
@@ -65,8 +65,8 @@ def reason_of(error: BaseException) -> str:
     for line in text.splitlines():
         of_worker = _OF_WORKER.match(line)
         if of_worker:
-            return line[of_worker.end() :].strip()
-    return re.sub(r"\s*SQLSTATE: \w+.*$", "", text.strip().splitlines()[0])
+            return shortened(line[of_worker.end() :].strip())
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", shortened(text.strip().splitlines()[0]))
 
 
 class MissingModuleError(TrideltaError):

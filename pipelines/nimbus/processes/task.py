@@ -17,6 +17,7 @@ import structlog
 from sqlalchemy import delete
 
 from pipelines import logs
+from pipelines.causes import shortened
 from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
@@ -222,7 +223,7 @@ class Task(threading.Thread):
                 name, self._application.holder, self._application.lease_seconds
             )
         except LeaseHeldError as error:
-            self.figures.last_error = str(error)
+            self.figures.last_error = shortened(str(error))
             self._leaving.wait(1.0)
 
     def _release(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from pipelines.causes import shortened
 from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, NoTransitionError, VersionError
 from pipelines.nimbus.registry import lifecycle
 from pipelines.nimbus.registry.leases import Lease, Leases
@@ -198,14 +199,16 @@ class Registry:
             return changed.rowcount > 0
 
     def tell(self, flow: DeployedFlow, event: str, detail: Mapping[str, Any], *, under: Lease | None = None) -> None:
-        """Add a line to a flow's history that changes nothing: `detail` is plain JSON."""
+        """Add a line to a flow's history that changes nothing: `detail` is plain JSON. Its texts are kept shortened."""
         with self._write(under) as connection:
             line = {"flow": flow.serial, "at": self._clock(), "event": event, "from_status": flow.status}
-            values = {**line, "to_status": flow.status, "version": flow.version.number, "detail": dict(detail)}
+            kept = {name: shortened(value) if isinstance(value, str) else value for name, value in detail.items()}
+            values = {**line, "to_status": flow.status, "version": flow.version.number, "detail": kept}
             connection.execute(insert(events).values(**values))
 
     def problem(self, flow: DeployedFlow, problem: str | None, *, under: Lease | None = None) -> None:
         """Record why a flow has no place; None: it has one. A new problem is a line in its history."""
+        problem = None if problem is None else shortened(problem)
         if flow.problem == problem:
             return
         with self._write(under) as connection:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pipelines import logs
+from pipelines.causes import shortened
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
@@ -119,7 +120,7 @@ def _newest(log: Place, listing: int) -> int | None:
     for number in range(listing, max(-1, listing - 20), -1):
         for name in (str(number), f"{number}.compact"):
             try:
-                lines = (log / name).read_text("utf-8").splitlines()[1:]
+                lines = (log / name).read_text("utf-8").split("\n")[1:]
             except OSError:
                 continue
             times = [int(json.loads(line)["timestamp"]) for line in lines if line.startswith("{")]
@@ -253,7 +254,7 @@ class TaskFigures:
 
     def failed(self, reason: str) -> None:
         """Note that its query has ended with an error."""
-        self.state, self.last_error = FAILED, reason
+        self.state, self.last_error = FAILED, shortened(reason)
 
     def batch(self, report: BatchReport) -> None:
         """Take in a batch that has come through."""
