@@ -42,7 +42,7 @@ from pipelines.execution.replays.selection import (
     lots,
     stored_rows,
 )
-from pipelines.execution.replays.work import Work, app_id
+from pipelines.execution.replays.work import Order, Work, app_id
 from pipelines.graph import nodes
 from pipelines.state.schema import SLICE_COLUMN
 
@@ -144,7 +144,8 @@ class Replayer:
             if not going.rows.num_rows:
                 return self._report(lot, left=left)
             record = self._record(self._next_number(work), going, work, verdict, seen)
-            report = work.run(going, record, verdict.counted, seen, lambda: self._records.begin(record, going))
+            order = Order(going, record, verdict.counted, seen)
+            report = work.run(order, lambda: self._records.begin(record, going))
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
 
@@ -175,7 +176,7 @@ class Replayer:
                 fresh = {row.number for row in rows if row.slice in replaced}
                 counted[name] = frozenset({*record.left_out.get(name, ()), *fresh})
             try:
-                report = work.run(lot, record, counted, seen)
+                report = work.run(Order(lot, record, counted, seen))
             except ReadPointError:
                 # What a committed state held before is gone, and with it what would be refused of its rows.
                 return self._given_up(record, lot, work)

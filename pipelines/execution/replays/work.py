@@ -5,63 +5,37 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DayTimeIntervalType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
-    YearMonthIntervalType,
-)
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipelines.execution.batch.accounts import with_hash
 from pipelines.execution.batch.commits import Announced, computed, prepared
 from pipelines.execution.batch.plan_run import Base, PlanRun, Reads
-from pipelines.execution.batch.quarantine import (
-    GROUP,
-    MALFORMED,
-    NAME,
-    POISON,
-    SOURCE,
-    refused_by_gate,
-    refused_by_source,
-)
+from pipelines.execution.batch.quarantine import GROUP, NAME, SOURCE, refused_by_gate, refused_by_source
 from pipelines.execution.replays.counted import Replaced, Row, is_poison, replaced_since
 from pipelines.execution.replays.record import LotReport
-from pipelines.execution.replays.selection import (
-    NUMBER,
-    STORED,
-    Lot,
-    ReplayError,
-    completed,
-    instead,
-    keys_of,
-    stored_rows,
-)
+from pipelines.execution.replays.selection import NUMBER, STORED, Lot, completed, keys_of, stored_rows
+from pipelines.execution.replays.texts import UNREADABLE, check_readable, rows_of_gate, rows_of_source
 from pipelines.execution.report import StateCommit
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
 from pipelines.quality.compiled import compile_gate
-from pipelines.sources.base import CORRUPT, FILE, ROW_JSON
-from pipelines.spark.arrow_frame import arrow_frame, empty_frame
+from pipelines.sources.base import CORRUPT, FILE
+from pipelines.spark.arrow_frame import empty_frame
 from pipelines.state.kinds import MAP
 from pipelines.state.record import REPLAY, BatchRecord, generation
 from pipelines.state.schema import GEN, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
 from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import SparkSession
 
     from pipelines.execution.batch.group import BatchGroup, Sink
     from pipelines.execution.events.hooks import Listener
@@ -70,7 +44,6 @@ if TYPE_CHECKING:
     from pipelines.quality.results import GateResult
     from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
-    from pipelines.trident.topology import TridentTopology
 
 
 class ReplayRun(PlanRun):
@@ -79,7 +52,7 @@ class ReplayRun(PlanRun):
     Args:
         group: the batch group.
         entry: where the rows enter.
-        rows: a source's frame, or a gate's tuples, with `_replayed` and `_unreadable` (`parsing`).
+        rows: a source's frame, or a gate's tuples, with `_replayed` and `_unreadable` (`texts`).
         label: for messages.
         reads: what the plan reads beside them.
     """
@@ -171,91 +144,25 @@ def _nothing(group: BatchGroup, spout: nodes.SpoutNode) -> DataFrame:
     return empty_frame(group.spark, StructType([*group.entrance.schema(spout).fields, *own]))
 
 
-UNREADABLE = "_unreadable"
-"""boolean: whether a text is not what the fields of today would be written as."""
-_VALUE, _RECORD = "_value", "_record"
-
-
-def check_readable(topology: TridentTopology, lot: Lot, schema: StructType) -> None:
-    """Refuse fields that are written as text and not read from it.
-
-    Raises:
-        ReplayError
-    """
-    for field in schema.fields:
-        if not _readable(field.dataType):
-            problem = f'field "{field.name}" is of type {field.dataType.simpleString()}, which is not read from JSON'
-            raise ReplayError(topology.name, lot.what, problem, instead(topology))
-
-
-def rows_of_gate(spark: SparkSession, lot: Lot, schema: StructType, *, sliced: bool) -> DataFrame:
-    """Return the tuples that a gate refused: its fields, `_slice` if the flow has slices, `_replayed` and `_unreadable`."""
-    frame = _texts(spark, lot).withColumn(_VALUE, _value(schema))
-    kept = [SLICE_COLUMN, REPLAYED] if sliced else [REPLAYED]
-    unlike = F.coalesce(_written(schema) != F.col("row"), F.lit(True)).alias(UNREADABLE)
-    return frame.select(*_fields(_VALUE, schema), *kept, unlike)
-
-
-def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema: StructType) -> DataFrame:
-    """Return the rows that a source refused, or that were in a poison batch.
-
-    A malformed record goes to the source's own reader. All others were written as their fields and are read as such; in a
-    poison batch there may be malformed ones among them.
-
-    Returns:
-        A source's frame (fields, `_corrupt`, `_file`) with `_replayed` and `_unreadable`.
-    """
-    frame = _texts(spark, lot).withColumn(_VALUE, _value(schema))
-    written = F.coalesce((_written(schema) == F.col("row")) & (F.col("rule") != MALFORMED), F.lit(False))
-    kept = [F.col("file").alias(FILE), F.col(REPLAYED)]
-    record = spout.source.parsed(F.col("row"))
-    if record is None:
-        nothing = F.lit(None).cast("string").alias(CORRUPT)
-        return frame.select(*_fields(_VALUE, schema), nothing, *kept, (~written).alias(UNREADABLE))
-    frame = frame.withColumn("_written", written).withColumn(_RECORD, F.when(~F.col("_written"), record))
-    bad = F.when(F.col(_RECORD).isNull(), F.col("row")).otherwise(F.col(f"{_RECORD}.{CORRUPT}"))
-    frame = frame.withColumn(CORRUPT, F.when(~F.col("_written"), bad))
-    fields = [
-        F.when(F.col("_written"), value).otherwise(parsed).alias(name)
-        for name, value, parsed in zip(
-            schema.fieldNames(), _fields(_VALUE, schema), _fields(_RECORD, schema), strict=True
-        )
-    ]
-    good = F.col(CORRUPT).isNull()
-    unlike = F.when(F.col("rule") == MALFORMED, F.lit(False)).when(F.col("rule") == POISON, good).otherwise(F.lit(True))
-    return frame.select(*fields, CORRUPT, *kept, (~F.col("_written") & unlike).alias(UNREADABLE))
-
-
-def _texts(spark: SparkSession, lot: Lot) -> DataFrame:
-    rows = lot.rows.select([NUMBER, "rule", "row", "file", SLICE_COLUMN])
-    return arrow_frame(spark, rows.rename_columns([REPLAYED, "rule", "row", "file", SLICE_COLUMN]))
-
-
-def _value(schema: StructType) -> Column:
-    return F.from_json(F.col("row"), schema, {**ROW_JSON, "mode": "PERMISSIVE"})
-
-
-def _written(schema: StructType) -> Column:
-    """Return what the value would be written as."""
-    return F.to_json(F.struct(*_fields(_VALUE, schema)), ROW_JSON)
-
-
-def _fields(struct: str, schema: StructType) -> list[Column]:
-    return [F.col(f"{struct}.`{name}`").alias(name) for name in schema.fieldNames()]
-
-
-def _readable(kind: DataType) -> bool:
-    if isinstance(kind, ArrayType):
-        return _readable(kind.elementType)
-    if isinstance(kind, MapType):
-        return isinstance(kind.keyType, StringType) and _readable(kind.valueType)
-    if isinstance(kind, StructType):
-        return all(_readable(field.dataType) for field in kind.fields)
-    return not isinstance(kind, VariantType | DayTimeIntervalType | YearMonthIntervalType)
-
-
 Numbers = frozenset[int]
 REFUSED_SINCE = "a backfill has refused them anew since"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one replay is to do.
+
+    Attributes:
+        lot: the rows.
+        record: it as it is written down.
+        counted: of each state the rows that it counts already.
+        seen: of each table (`quarantine` too) the version for which that was judged; moves on with each commit.
+    """
+
+    lot: Lot
+    record: Record
+    counted: Mapping[str, Numbers]
+    seen: dict[str, int]
 
 
 class Work:
@@ -337,38 +244,30 @@ class Work:
 
     # --- committing -------------------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        lot: Lot,
-        record: Record,
-        counted: Mapping[str, Numbers],
-        seen: dict[str, int],
-        begin: Callable[[], None] | None = None,
-    ) -> LotReport:
+    def run(self, order: Order, begin: Callable[[], None] | None = None) -> LotReport:
         """Commit the rows into each state that does not count them, then what is refused again into quarantine.
 
         Args:
-            counted: of each state the rows that it counts already.
-            seen: of each table (`quarantine` too) the version for which that was judged; moves on with each commit.
             begin: writes the replay down; called when all of the first states is computed and nothing committed.
 
         Raises:
             GateError: a gate refuses them all.
         """
+        lot, record = order.lot, order.record
         run, commits = self._run(lot, record.number), []
         try:
             for wave in self.group.waves:
                 sinks = [sink for sink in wave if sink in self.sinks]
                 if sinks:
-                    commits += self._wave(run, sinks, lot, record, counted, seen, begin)
+                    commits += self._wave(run, sinks, order, begin)
                     begin = None
             fresh = self._judged_since(record)
             again = self._again(run, lot, fresh)
         finally:
             run.close()
-        self._quarantine(lot, record, again, fresh, seen)
+        self._quarantine(order, again, fresh)
         anew = self._refused_anew(lot, fresh)
-        everywhere = frozenset.intersection(*(counted.get(sink.name, frozenset()) for sink in self.sinks)) - anew
+        everywhere = frozenset.intersection(*(order.counted.get(sink.name, frozenset()) for sink in self.sinks)) - anew
         numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere - anew
         return LotReport(
             stage=lot.stage,
@@ -383,20 +282,13 @@ class Work:
         )
 
     def _wave(
-        self,
-        run: ReplayRun,
-        sinks: list[Sink],
-        lot: Lot,
-        record: Record,
-        counted: Mapping[str, Numbers],
-        seen: dict[str, int],
-        begin: Callable[[], None] | None,
+        self, run: ReplayRun, sinks: list[Sink], order: Order, begin: Callable[[], None] | None
     ) -> list[StateCommit]:
-        todo = [sink for sink in sinks if not self.is_committed(sink, record)]
+        todo = [sink for sink in sinks if not self.is_committed(sink, order.record)]
         parts: dict[Numbers, list[Sink]] = {}
         # Those that are committed are looked at too: what a gate refuses has to be known of all of them.
         for sink in sinks:
-            parts.setdefault(counted.get(sink.name, frozenset()), []).append(sink)
+            parts.setdefault(order.counted.get(sink.name, frozenset()), []).append(sink)
         results: dict[str, tuple[pa.Table, float]] = {}
         for numbers, own in parts.items():
             frames = run.frames([sink.node.id for sink in own], {}, numbers=numbers)
@@ -409,7 +301,7 @@ class Work:
         for sink in sinks:
             if sink in todo:
                 rows, seconds = results[sink.name]
-                done.append(self._commit(sink, rows, seconds, lot, record, seen))
+                done.append(self._commit(sink, rows, seconds, order))
             else:
                 done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
         return done
@@ -418,36 +310,29 @@ class Work:
         """Return whether a state has got a replay's rows, whatever became of them since."""
         return (sink.writer.committed(self._app_id(sink.name)) or 0) >= record.number
 
-    def _commit(
-        self, sink: Sink, result: pa.Table, seconds: float, lot: Lot, record: Record, seen: dict[str, int]
-    ) -> StateCommit:
+    def _commit(self, sink: Sink, result: pa.Table, seconds: float, order: Order) -> StateCommit:
         started, ready = time.monotonic(), prepared(result, sink.node)
-        rows = ready.rows
-        said = self._said(sink.table, record, rows.num_rows, received=lot.rows.num_rows, digest=ready.hash)
+        rows, seen, number = ready.rows, order.seen, order.record.number
+        said = self._said(sink.table, order, rows.num_rows, digest=ready.hash)
         write = sink.writer.merge_arrow if sink.writer.declared.layout == MAP else sink.writer.append_replay
         # On a durable lake it is on the disk before quarantine gives the rows up.
         commits = Announced(self._listeners, self._lake)
         version = seen[sink.name] = commits.commit(
-            sink.name,
-            record.number,
-            sink.writer,
-            lambda: write(rows, said, self._app_id(sink.name), seen=seen[sink.name]),
+            sink.name, number, sink.writer, lambda: write(rows, said, self._app_id(sink.name), seen=seen[sink.name])
         )
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
-    def _said(
-        self, table: StateTable, record: Record, rows: int, *, received: int, digest: int | None = None
-    ) -> BatchRecord:
+    def _said(self, table: StateTable, order: Order, rows: int, *, digest: int | None = None) -> BatchRecord:
         txid = table.last_txid()
         return BatchRecord(
             kind=REPLAY,
             flow=self._flow,
             epoch=max((commit.epoch or 0 for commit in table.commits.batches()[-1:]), default=0),
             txid=-1 if txid is None else txid,
-            received=received,
+            received=order.lot.rows.num_rows,
             rows=rows,
             hash=digest,
-            replay=record.number,
+            replay=order.record.number,
         )
 
     # --- quarantine -------------------------------------------------------------------------------------------------
@@ -498,13 +383,14 @@ class Work:
                 anew.add(number)
         return frozenset(anew)
 
-    def _quarantine(self, lot: Lot, record: Record, again: pa.Table, fresh: Replaced, seen: dict[str, int]) -> None:
+    def _quarantine(self, order: Order, again: pa.Table, fresh: Replaced) -> None:
         """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay.
 
         So do those of slices that quarantine has got anew: a backfill has refused them, though they look like ours.
         """
+        lot, number, seen = order.lot, order.record.number, order.seen
         writer, app_id = self.group.quarantine, self._app_id(NAME)
-        if (writer.committed(app_id) or 0) >= record.number:
+        if (writer.committed(app_id) or 0) >= number:
             return
         txids = lot.rows[TXID].to_pylist()
         first, last = min(txids), max(txids)
@@ -515,9 +401,9 @@ class Work:
             stays.append(gone[key] <= 0)
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
-        said = self._said(writer.table, record, rows.num_rows, received=lot.rows.num_rows)
+        said = self._said(writer.table, order, rows.num_rows)
         seen[NAME] = Announced(self._listeners).commit(
-            NAME, record.number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen[NAME])
+            NAME, number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen[NAME])
         )
 
     def _app_id(self, table: str) -> str:
