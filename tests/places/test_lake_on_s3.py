@@ -412,7 +412,7 @@ def test_a_stream_that_has_lost_its_lease_begins_no_further_batch(
     lease = lake.checkpoint_path("sales", "sold") / "run.lock"
     assert isinstance(lease, Location)
     # As another host would, that has seen it unchanged for longer than a lease lasts.
-    lease.write_bytes(json.dumps({**json.loads(lease.read_bytes()), "boot": "another host"}).encode())
+    lease.write_bytes(json.dumps({**json.loads(lease.read_bytes()), "lease": "another host's"}).encode())
     time.sleep(SECONDS / 4)
     put(source, "1.json", *FILES[1])
     while stream.running.running:
