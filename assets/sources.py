@@ -1,5 +1,6 @@
 """Arrivals: the folders that flows read, as assets that can be looked at but not made."""
 
+import errno
 import hashlib
 import stat
 import warnings
@@ -17,6 +18,9 @@ from pipelines.graph.fields import parse_ddl
 from pipelines.places.location import Location, Place
 from pipelines.places.store import Entry
 from pipelines.sources.base import place_of
+
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Moved away in this moment, or a link that leads nowhere."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,10 @@ def _listed(folder: Place) -> Iterator[Entry]:
     for path in folder.rglob("*") if folder.is_dir() else ():
         try:
             facts = path.stat()
-        except FileNotFoundError:
-            continue  # moved away in this moment
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                continue
+            raise
         if stat.S_ISREG(facts.st_mode):
             yield Entry(str(path), facts.st_size, facts.st_mtime, str(facts.st_mtime_ns))
 

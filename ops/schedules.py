@@ -1,7 +1,8 @@
 """The schedules, on by default except the one that makes failed slices again; and the sensor of deployed flows."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import dagster as dg
@@ -20,6 +21,8 @@ from resources.dagster_internals import NOT_FINISHED_STATUSES, UnresolvedAssetJo
 # A run that starts its own Spark costs half a minute: not more often than that pays, and less often is felt.
 CATCH_UP_EVERY = "*/10 * * * *"
 SLICES_AT = "0 1 * * *"
+# A tick is over after a minute, and for as long a store that is silent is asked again.
+LOOK_SECONDS = 20.0
 # Slices that are made of another flow's: looked at every ten minutes from when that one's should be there, until morning.
 SLICES_BEHIND_AT = "20-59/10 1-5 * * *"
 # After the slices of yesterday, before people come.
@@ -38,18 +41,42 @@ def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
     """Say what has arrived for a flow that no catch-up of its own has run to the end; None if nothing has.
 
     Raises:
-        StoreError: a source's store does not answer.
+        StoreError, OSError: a source cannot be looked at.
     """
-    marks = instance.daemon_cursor_storage.get_cursor_values({caught_up(view, spout) for spout in view.arriving})
+    return _news(view, _marks(instance, [view]))
+
+
+def _marks(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> Mapping[str, str]:
+    return instance.daemon_cursor_storage.get_cursor_values(
+        {caught_up(view, spout) for view in views for spout in view.arriving}
+    )
+
+
+def _news(view: FlowView, marks: Mapping[str, str]) -> str | None:
     for spout in () if view.by_slices else view.arriving:
         seen = look_at(spout)
         if seen is None:
             return f"{spout.stream} is not a folder; only a run can tell"
-        if not seen.files:
-            continue
-        if marks.get(caught_up(view, spout)) != seen.fingerprint:
+        if seen.files and marks.get(caught_up(view, spout)) != seen.fingerprint:
             return f"{spout.stream}: {seen.files} files, the newest {seen.newest}"
     return None
+
+
+def _arrived(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> tuple[dict[str, str], list[str]]:
+    """Return what has arrived by flow, and of which flows nobody can say: a store that is silent holds up its own flows alone."""
+    marks, until = _marks(instance, views), time.monotonic() + LOOK_SECONDS
+    arrived: dict[str, str] = {}
+    unknown: list[str] = []
+    pool = ThreadPoolExecutor(len(views) or 1, thread_name_prefix="news")
+    looks = {view.name: pool.submit(_news, view, marks) for view in views}
+    for name, look in looks.items():
+        try:
+            if what := look.result(max(0.0, until - time.monotonic())):
+                arrived[name] = what
+        except (TrideltaError, OSError) as error:
+            unknown.append(f"{name}: {error or 'its source does not answer'}")
+    pool.shutdown(wait=False, cancel_futures=True)
+    return arrived, unknown
 
 
 def catch_up_schedule(
@@ -65,20 +92,15 @@ def catch_up_schedule(
         description=f"{_when(cron, CATCH_UP_EVERY, 'Every ten minutes')}, if files have arrived.",
     )
     def schedule(context: dg.ScheduleEvaluationContext, nimbus: NimbusResource) -> dg.RunRequest | dg.SkipReason:
-        arrived, untold = dict[str, str](), list[str]()
         try:
             deployed = nimbus.deployed()
         except TrideltaError as error:
             return dg.SkipReason(str(error))
         # A deployed flow reads by itself what arrives.
-        for view in (view for view in views if not is_read_by_worker(deployed.get(view.name))):
-            try:
-                if what := news(context.instance, view):
-                    arrived[view.name] = what
-            except TrideltaError as error:
-                untold.append(f"{view.name}: {error}")
+        idle = [view for view in views if not is_read_by_worker(deployed.get(view.name))]
+        arrived, unknown = _arrived(context.instance, idle)
         if not arrived:
-            return dg.SkipReason("\n".join(untold) or "nothing has arrived since the last catch-up")
+            return dg.SkipReason("\n".join(unknown) or "nothing has arrived since the last catch-up")
         return dg.RunRequest(tags={f"news/{name}": what[:63] for name, what in arrived.items()})
 
     return schedule

@@ -86,8 +86,9 @@ def _observe(context: dg.OpExecutionContext, arrived: Sequence[tuple[SpoutNode, 
 def _mark(context: dg.OpExecutionContext, view: FlowView, arrived: Sequence[tuple[SpoutNode, Arrived]]) -> None:
     """Note that all of it is read."""
     _observe(context, arrived)
-    marks = {caught_up(view, spout): seen.fingerprint for spout, seen in arrived}
-    context.instance.daemon_cursor_storage.set_cursor_values(marks)
+    for spout, seen in arrived:
+        # One by one: Dagster's SQLite adds no value to a set of which it has one.
+        context.instance.daemon_cursor_storage.set_cursor_values({caught_up(view, spout): seen.fingerprint})
 
 
 def is_read_by_worker(flow: "FlowStatus | None") -> bool:

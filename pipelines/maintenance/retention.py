@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
-from pipelines.errors import TrideltaError
+from pipelines import logs
 from pipelines.places.location import Location, by_name
 from pipelines.state.delta_log import log_folder
 from pipelines.state.maintenance_commits import REMEMBERED
@@ -27,6 +27,8 @@ from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, BatchRecord,
 from pipelines.state.schema import GEN
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
+
+logger = logs.logger(__name__)
 
 # Files that no commit names are left-overs of a killed writer, or about to be committed by a living one. A day is
 # longer than any batch, and a shorter retention does not look for them at all.
@@ -37,8 +39,8 @@ _REMEMBERED_HOURS = 168
 # The clock goes on between the look at the log and the start of the vacuum.
 _SPARE = timedelta(seconds=5)
 
-# A vacuum deletes by this host's clock what the store has dated by its own.
-_CLOCKS_APART_SECONDS = 3600.0
+# A vacuum deletes left-overs by this host's clock, and the store has dated them by its own.
+_MOST_AHEAD_SECONDS = 3600.0
 
 # Files under their working names, of delta-rs (`x#1`, `_commit_x.json.tmp`) and of Spark (`.x.tmp`).
 _CUT_OFF = re.compile(r"(#\d+|\.tmp)$")
@@ -46,18 +48,6 @@ _WORKING = re.compile(r"^/commit-\w+/(_temporary/|_SUCCESS$)")
 _GENERATION = re.compile(rf"^{GEN}=(-?\d+)$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 _OF_VERSION = re.compile(r"^\.?(\d{20})\.(json|crc|checkpoint\b.*|json\.crc|crc\.crc)$")
-
-
-class ClockError(TrideltaError):
-    """The clocks of this host and of a store are too far apart to tell what is old there."""
-
-    def __init__(self, place: str, ahead_seconds: float) -> None:
-        self.place, self.ahead_seconds = place, ahead_seconds
-        apart = f"{abs(ahead_seconds) / 3600:.1f} hours {'ahead of' if ahead_seconds > 0 else 'behind'}"
-        super().__init__(
-            f"{place}: this host's clock is {apart} the store's, so nothing was deleted by its age",
-            hint="set this host's clock and compact again",
-        )
 
 
 @dataclass(frozen=True)
@@ -109,27 +99,27 @@ def _first_of_last_batch(records: Sequence[CommitRecord]) -> int | None:
 
 
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
-    """Delete the data files that only versions before the bound need. Return how many.
-
-    Raises:
-        ClockError
-    """
+    """Delete the data files that only versions before the bound need. Return how many."""
     table = DeltaTable(str(writer.table.path))
     # A removed file that the log has forgotten can't be distinguished from a left-over.
     left_overs = _LEFT_OVER_HOURS <= limit.hours <= remembered_hours(table)
     doomed = writer.vacuum(table, None, limit.hours, left_overs)
     if not doomed:
         return 0
-    if left_overs and isinstance(writer.table.path, Location):
-        _check_clock(writer.table.path)
+    if left_overs and isinstance(writer.table.path, Location) and _is_ahead(writer.table.path):
+        left_overs = False
     record = record.model_copy(update={"readable_from": limit.version})
     return len(writer.vacuum(table, record, limit.hours, left_overs, keep=_still_readable(writer.table, limit)))
 
 
-def _check_clock(table: Location) -> None:
+def _is_ahead(table: Location) -> bool:
+    """Return whether this host's clock would call files of the store old that are not."""
     ahead = time.time() - table.store.clock(table.key)
-    if abs(ahead) > _CLOCKS_APART_SECONDS:
-        raise ClockError(str(table), ahead)
+    if ahead > _MOST_AHEAD_SECONDS:
+        logger.warning(
+            "left-overs stay: this host's clock is ahead of the store's", table=str(table), seconds=round(ahead)
+        )
+    return ahead > _MOST_AHEAD_SECONDS
 
 
 def _still_readable(table: StateTable, limit: Bound) -> list[int]:

@@ -169,7 +169,10 @@ def test_a_file_of_a_store_that_is_gone_is_the_batch_s_own() -> None:
             ("java.io.FileNotFoundException", "s3a://b/x"),
             ("software.amazon.awssdk.services.s3.model.NoSuchKeyException", "404"),
         ),
-        OfSparkError(("org.apache.hadoop.fs.s3a.RemoteFileChangedException", "s3a://b/x")),
+        OfSparkError(
+            ("org.apache.hadoop.fs.s3a.RemoteFileChangedException", "s3a://b/x"),
+            ("software.amazon.awssdk.services.s3.model.S3Exception", "At least one of the pre-conditions did not hold"),
+        ),
         OfSparkError(("java.net.ConnectException", "Connection refused")),  # of a function of the user's own
         OSError("Kernel error -> Generic LocalFileSystem error"),
     ):

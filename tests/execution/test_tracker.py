@@ -75,6 +75,16 @@ def test_attempts_that_never_ended_make_a_batch_poison_too() -> None:
     assert make(store=store).state(0) is BatchState.POISON
 
 
+def test_what_fails_outside_a_batch_costs_no_try() -> None:
+    tracker = make()
+    for _ in range(5):
+        batch = tracker.open(0)
+        tracker.withdraw(batch, "the disk is full")
+        assert tracker.state(0) is BatchState.FAILED
+        tracker.withdraw(batch, "told twice")
+    assert [type(tracker.fail(tracker.open(0), "bad")) for _ in range(3)] == [Retry, Retry, Poison]
+
+
 def test_opening_a_live_batch_again_costs_a_try() -> None:
     tracker = make(max_attempts=2)
     assert [tracker.open(0).attempt, tracker.open(0).attempt] == [0, 1]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from assets.factory import assets_of, flow_assets
-from assets.sources import caught_up, look_at, observation
+from assets.sources import arrived, caught_up, look_at, observation
 from assets.view import FlowView
 from ops.flow_definitions import slices_job
-from ops.jobs.catch_up import catch_up_job
+from ops.jobs.catch_up import _mark, catch_up_job
 from ops.schedules import catch_up_schedule, slices_schedule
 from pipelines.catalog import FlowSettings, flow
 from pipelines.places.store import StoreError
@@ -64,22 +68,39 @@ def test_catch_up_waits_for_news(flights: FlowView, tmp_path: Path, monkeypatch:
         assert isinstance(tick(), dg.SkipReason)
 
 
+@pytest.mark.parametrize("silent", [False, True])
 def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
-    flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     other = FlowView.of(flow("late_departures"), FlowSettings(tmp_path))
 
-    def told(_: dg.DagsterInstance, view: FlowView) -> str:
-        if view is flights:
-            raise StoreError("s3a://bucket", "it does not answer", hint="try again")
-        return "a file"
+    def told(view: FlowView, _: Mapping[str, str]) -> str:
+        if view is other:
+            return "a file"
+        if silent:
+            time.sleep(3)
+        raise StoreError("s3a://bucket", "it does not answer", hint="try again")
 
-    monkeypatch.setattr("ops.schedules.news", told)
+    monkeypatch.setattr("ops.schedules._news", told)
+    monkeypatch.setattr("ops.schedules.LOOK_SECONDS", 1.0)
     schedule = catch_up_schedule([flights, other], catch_up_job([flights, other]))
     with dg.instance_for_test() as instance, dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
         said = schedule(context)
         assert isinstance(said, dg.RunRequest)
         assert [tag for tag in said.tags if tag.startswith("news/")] == ["news/late_departures"]
+
+
+def test_marks_are_kept_per_stream(flights: FlowView, tmp_path: Path) -> None:
+    """Also of a stream that is added, and of a flow that reads no folder."""
+    weather = FlowView.of(flow("departure_weather"), FlowSettings(tmp_path)).arriving
+    seen = arrived(tmp_path)
+    with dg.instance_for_test() as instance:
+        context: Any = SimpleNamespace(instance=instance, log_event=lambda _: None)
+        for spouts in ((), weather[:1], weather):
+            _mark(context, flights, [(spout, seen) for spout in spouts])
+        keys = {caught_up(flights, spout) for spout in weather}
+        assert len(keys) == 2
+        assert instance.daemon_cursor_storage.get_cursor_values(keys) == dict.fromkeys(keys, seen.fingerprint)
 
 
 @pytest.mark.parametrize(

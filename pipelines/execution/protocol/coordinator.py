@@ -309,6 +309,11 @@ class Coordinator:
         self._outcomes[batch.txid] = outcome
         return outcome
 
+    def withdraw(self, batch: Batch, reason: str) -> None:
+        """End an attempt, and all later active ones, at no cost to them."""
+        for other in (b for b in self.active if b.txid >= batch.txid and self.is_live(batch)):
+            self._withdraw(other, reason if other == batch else f"withdrawn: batch {batch} was")
+
     def delivered(self, batch: Batch, source: str, count: RowCount) -> RowCount | None:
         """Keep what a transactional source delivered. Return what an earlier attempt got if that differs, else None."""
         record = self._records[batch.txid]

@@ -32,10 +32,15 @@ _JAVA_FULL = re.compile(r"(?:^|[:(] ?)No space left on device\)?\.?(?: SQLSTATE:
 _RUST_DISK = re.compile(r"(?:_internal|deltalake)\b.*|builtins\.OSError")
 _RUST_FULL = re.compile(r"(?:^|: )No space left on device \(os error 28\)$")
 
-# What the clients of stores raise, but for what they say of one file: that it is gone, or is another one by now.
+# What the clients of stores raise.
 _JAVA_STORE = re.compile(
-    r"software\.amazon\.awssdk\.(?!.*\.NoSuchKeyException$).+|org\.apache\.hadoop\.fs\.s3a\.(?!RemoteFileChangedException$).+"
+    r"software\.amazon\.awssdk\..+|org\.apache\.hadoop\.fs\.s3a\..+"
     r"|org\.apache\.hadoop\.(?:security\.AccessControl|ipc\.(?:Standby|Retriable)|hdfs\.(?:\w+\.)*(?:SafeMode|BlockMissing))Exception"
+)
+# What they say of one file, with a store's answer behind it: it is gone, shorter, or another one by now.
+_JAVA_FILE = re.compile(
+    r"java\.io\.FileNotFoundException|software\.amazon\.awssdk\..*\.NoSuchKeyException"
+    r"|org\.apache\.hadoop\.fs\.s3a\.(?:RemoteFileChanged|RangeNotSatisfiableEOF)Exception"
 )
 _JAVA_NET = re.compile(r"java\.net\.(?:Connect|NoRouteToHost|SocketTimeout)Exception")
 _OF_HADOOP = re.compile(r"(?:Call From|No Route to Host from) ")
@@ -125,8 +130,9 @@ def _is_full(cause: Cause) -> bool:
 
 def store_fault(error: BaseException, path: str, doing: str) -> StoreError | None:
     """Return a StoreError if a store that refuses, or does not answer, is what the error comes from."""
-    fault = next((cause for cause in causes(error) if _is_of_store(cause)), None)
-    if fault is None:
+    chain = list(causes(error))
+    fault = next((cause for cause in chain if _is_of_store(cause)), None)
+    if fault is None or any(_JAVA_FILE.fullmatch(cause.type) for cause in chain):
         return None
     said = " ".join(fault.text.split("\n")[0].split())[:300] or fault.type
     return StoreError(

@@ -291,6 +291,11 @@ class BatchTracker:
         self._sweep(self.group(batch.group))
         return outcome
 
+    def withdraw(self, batch: Batch, reason: str) -> None:
+        """End an attempt at no cost to the batch: what failed is not the batch's."""
+        self.group(batch.group).withdraw(batch, reason)
+        self._sweep(self.group(batch.group))
+
     def tick(self) -> list[Outcome]:
         """Drop the attempts that were idle for one to two time-outs, as failures (B9).
 

@@ -111,7 +111,7 @@ _OLD_SECONDS = 86_400.0
 
 
 @contextmanager
-def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
+def bounded_folder(lake_root: Place, flow: str, mode: int = FOLDER_MODE) -> Iterator[Place]:
     """Make a folder for the channels of one bounded run, and remove it when the block ends."""
     if isinstance(lake_root, Location):
         place = lake_root / "spool" / flow / f"{RUN_PREFIX}{uuid.uuid4().hex}"
@@ -126,7 +126,7 @@ def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
     folder = parent / f"{RUN_PREFIX}{uuid.uuid4().hex}"
     # The lock first: a folder without one looks like what a killed run has left.
     with FileLock(_lock_of(folder)):
-        folder.mkdir(mode=FOLDER_MODE)
+        folder.mkdir(mode=mode)
         try:
             yield folder
         finally:

@@ -73,8 +73,8 @@ def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER
     if is_local(str(context.master)) or key in _asked:
         return
     _send_code(context)
-    # Housekeeping removes what a killed run leaves there.
-    with bounded_folder(lake, ".probe") as folder:
+    # Housekeeping removes what a killed run leaves there. Executors may be another user, whom the lake's own modes admit.
+    with bounded_folder(lake, ".probe", mode=0o777) as folder:
         probe = folder / "probe"
         probe.write_bytes(b"tridelta\n")
         _within(context, seconds, lambda: _ask(spark, lake, probe))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,7 @@ from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.places.lease import LeaseLostError
+from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
@@ -457,7 +459,8 @@ class StreamRunner:
                 self._group.entrance.clocks(frames)
                 return
             except PySparkException as error:
-                self._raise_outside(error, txid)
+                if (outside := self._outside(error, txid)) is not None:
+                    raise outside from error
                 if tries < self._max_attempts:
                     time.sleep(back_off(tries))
                     continue
@@ -539,12 +542,11 @@ class StreamRunner:
             PoisonBatchError: no attempt is left, or the same rows can only fail again.
         """
         fault = self._group.entrance.fault(error)
+        if (outside := self._outside(error, batch.txid)) is not None:
+            with suppress(StoreError):  # it may be what fails
+                self._tracker.withdraw(batch, reason_of(outside))
+            raise outside from error
         outcome = self._tracker.fail(batch, error, in_windows=in_windows)
-        try:
-            self._raise_outside(error, batch.txid)
-        except TrideltaError:
-            self._tracker.retry(batch.txid) if isinstance(outcome, Poison) else None
-            raise
         reason = reason_of(fault or error)
         logger.warning(
             "attempt failed", flow=self._group.topology.name, txid=batch.txid, attempt=batch.attempt, reason=reason
@@ -557,19 +559,12 @@ class StreamRunner:
         kept = self._poison.keep(self._epoch, batch, None if in_windows else sources, reason)
         raise PoisonBatchError(self._group.topology.name, batch.txid, tries, reason, kept) from error
 
-    def _raise_outside(self, error: Exception, txid: int) -> None:
-        """Let pass an error that comes from the batch.
-
-        Raises:
-            DiskFullError, LostRowsError, MissingModuleError, StoreError: the disk is full, the source has lost rows, a worker
-                lacks a module, a store fails.
-        """
+    def _outside(self, error: Exception, txid: int) -> TrideltaError | None:
+        """Return what an error comes from if not from the batch: a disk, a store, lost rows, a module that a worker lacks."""
         fault = self._group.entrance.fault(error)
         outside: TrideltaError | None = lake_fault(error, str(self._group.lake.root), f"batch {txid} was written")
         outside = outside or missing_module(error, self._group.topology.name)
-        outside = outside or (fault if isinstance(fault, LostRowsError) else None)
-        if outside is not None:
-            raise outside from error
+        return outside or (fault if isinstance(fault, LostRowsError) else None)
 
     def _position(self, batch_id: int) -> Position:
         files = self._group.entrance.positions(self._checkpoint.spark, batch_id, batch_id)
