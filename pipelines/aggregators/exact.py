@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -120,5 +121,14 @@ def shortened(parts: list[float]) -> list[float]:
             totals.append(total)
             rest.append(-total)
     except OverflowError:
-        return parts
+        return _in_pieces(sum(map(Fraction, parts), Fraction()))
     return totals
+
+
+def _in_pieces(total: Fraction) -> list[float]:
+    """Return a few floats with a sum that may be too great for one."""
+    most, pieces = Fraction(sys.float_info.max), list[float]()
+    while total:
+        pieces.append(float(max(-most, min(total, most))))
+        total -= Fraction(pieces[-1])
+    return pieces

@@ -205,8 +205,7 @@ class _Own(Accumulator):
         """Do nothing: `evicted` has been called with each event that left."""
 
     def aggregate(self) -> Any:
-        # A copy: it may be what the aggregator goes on with, and results are written at the end of the batch.
-        given = copy.deepcopy(self._own.aggregate())
+        given = _copied(self._own.aggregate())
         if isinstance(given, Mapping) and self._fit(given):
             return Rows([dict(given)])
         array = len(self._types) == 1 and self._types[0].strip().lower().startswith("array")
@@ -227,6 +226,15 @@ class _Own(Accumulator):
 
     def restore(self, state: State) -> None:
         self._own.restore(copy.deepcopy(state))
+
+
+def _copied(given: Any) -> Any:
+    """Return a result that stays: an aggregator may go on with what it gave, and results are written at the end of the batch."""
+    if isinstance(given, Mapping) and (type(given) is dict or not isinstance(given, dict)):  # an event is never changed
+        return {name: _copied(value) for name, value in given.items()}
+    if type(given) in (list, tuple, set):
+        return type(given)(map(_copied, given))
+    return given
 
 
 def check_plain(name: str, state: State) -> None:

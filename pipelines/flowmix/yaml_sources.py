@@ -16,8 +16,13 @@ from pipelines.private import SecretError, is_secret, refuse_secrets
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LITERAL = re.compile(r"(?i)(password|secret|token)\w*\s*=\s*[\"']?[^\"'\s;]")
 """A secret of a Kafka login (JAAS), as it stands there."""
-_OF_OPERATOR = ("TRIDELTA_", "DAGSTER_", "AWS_", "PG")
-"""Variables of the deployment and its stores begin so."""
+_OF_OPERATOR = re.compile(
+    r"(?:TRIDELTA|DAGSTER|AWS)_.*|PG(?:HOST|HOSTADDR|PORT|USER|PASSWORD|PASSFILE|DATABASE|SERVICE|SSL.+)"
+)
+"""Variables of the deployment, its stores and databases."""
+_CERTIFICATES = ("kafka.ssl.truststore.certificates", "kafka.ssl.keystore.certificate.chain")
+_OF_SYSTEM = ("/proc/", "/sys/")
+_LONG = 6
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -162,15 +167,18 @@ def _expanded(value: Any, used: dict[str, str], name: str = "") -> Any:
 
 def _unexpanded(text: str, used: dict[str, str]) -> str:
     """A text with the names of variables in place of their values, as they are or as Python shows them."""
-    for name, value in sorted(used.items(), key=lambda item: -len(item[1])):
-        for shown in filter(None, (value, repr(value)[1:-1])):
-            text = text.replace(shown, f"${{{name}}}")
-    return text
+    names = {shown: name for name, value in used.items() for shown in (value, repr(value)[1:-1]) if shown}
+    # A short one only where it stands alone: it may be in any word.
+    patterns = [
+        re.escape(shown) if len(shown) >= _LONG else rf"(?<!\w){re.escape(shown)}(?!\w)"
+        for shown in sorted(names, key=len, reverse=True)
+    ]
+    return re.sub("|".join(patterns), lambda match: f"${{{names[match[0]]}}}", text) if patterns else text
 
 
 def _check_variable(variable: str, option: str) -> None:
     """Refuse variables that are not for whoever writes a flow's file."""
-    if variable.startswith(_OF_OPERATOR):
+    if _OF_OPERATOR.fullmatch(variable):
         raise DefinitionError(f"the variable {variable} is not for flows", hint="set one of another name for them")
     if is_secret(variable) and not is_secret(option):
         raise DefinitionError(
@@ -184,5 +192,7 @@ def _check_references(options: dict[str, str]) -> None:
         kind, _, where = value.partition(":")
         if kind == "env":
             _check_variable(where, option)
-        if kind == "file" and not is_secret(option):
+        if kind == "file" and not is_secret(option) and option not in _CERTIFICATES:
             raise DefinitionError(f"{option} is no secret, so it takes no file:PATH", hint="write the value")
+        if kind == "file" and os.path.realpath(where).startswith(_OF_SYSTEM):
+            raise DefinitionError(f"{option}: {where} is no file of a flow's", hint="name a file with the secret alone")

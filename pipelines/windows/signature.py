@@ -34,7 +34,12 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         items = sorted(value.items(), key=lambda item: order_key(item[0]))
         return f"{{{', '.join(f'{key!r}: {_shown(item)}' for key, item in items)}}}"
-    if isinstance(value, set | frozenset) and len(value) > 1:
+    # Numbers have the same order in every process.
+    if (
+        isinstance(value, set | frozenset)
+        and len(value) > 1
+        and not all(isinstance(item, int | float) for item in value)
+    ):
         return f"{{{', '.join(map(_shown, sorted(value, key=order_key)))}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_shown, value))}]"

@@ -7,6 +7,7 @@ import json
 import os
 import pkgutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -355,6 +356,27 @@ def test_a_file_on_disk_is_no_value_of_an_option(tmp_path: Path) -> None:
     text = reading_topics(options="{kafka.client.id: 'file:/etc/hostname'}")
     with pytest.raises(FlowFileError, match=r"line 3.*takes no file:PATH"):
         load_flow(written(tmp_path, f"{text}      - output\n"))
+
+
+def test_a_certificate_is_read_from_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("PEM")
+    for option, file, taken in (
+        ("kafka.ssl.truststore.certificates", tmp_path / "ca.pem", True),
+        ("kafka.ssl.keystore.key", tmp_path / "ca.pem", True),
+        ("kafka.ssl.keystore.key", "/proc/self/environ", False),
+    ):
+        text = reading_topics(options=f"{{{option}: 'file:{file}'}}") + "      - output\n"
+        with nullcontext() if taken else pytest.raises(FlowFileError, match="is no file of a flow's"):
+            source = load_flow(written(tmp_path, text)).streams["s"].source
+            assert source._reader_options()[option] == "PEM"
+
+
+def test_a_short_variable_is_not_seen_in_every_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGP_FOLDER", "e")
+    text = reading("nope: 1").replace("path: in", "path: '${PGP_FOLDER}/a'")
+    with pytest.raises(FlowFileError, match="no option nope") as refused:
+        load_flow(written(tmp_path, f"{text}      - output\n"))
+    assert "${" not in str(refused.value)
 
 
 @pytest.mark.parametrize("given", [{"topics": '["${FLOW_TEXT}"]'}, {"schema": '"${FLOW_TEXT}"'}])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -37,11 +39,15 @@ class Held(WindowAggregator):
         self.values.remove(event["v"])
 
     def aggregate(self) -> Any:
-        return self.values
+        return self.wrapped(self.values)
 
 
+@pytest.mark.parametrize("wrapped", [lambda held: held, lambda held: MappingProxyType({"held": held})])
 @pytest.mark.parametrize("clear", [False, True])
-def test_a_result_is_what_the_aggregator_held_then(clear: bool) -> None:
+def test_a_result_is_what_the_aggregator_held_then(
+    clear: bool, wrapped: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Held, "wrapped", staticmethod(wrapped), raising=False)
     found = run(AggregateWindow((Held(),), COUNT(2), COUNT(3), clear), [{"v": n} for n in range(6)])
     assert values(found, "held") == ([[0, 1], [2, 3], [4, 5]] if clear else [[0, 1], [1, 2, 3], [3, 4, 5]])
 

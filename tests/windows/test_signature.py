@@ -11,7 +11,7 @@ from pipelines.aggregators import Count, Sum, WindowAggregator
 from pipelines.flowmix.yaml_models import PolicyForm
 from pipelines.windows.operations import AggregateWindow, SwitchWindow
 from pipelines.windows.policy import KINDS, Policy
-from pipelines.windows.signature import signature
+from pipelines.windows.signature import _shown, signature
 
 
 def aggregate(trigger: int = 3, field: str = "v") -> AggregateWindow:
@@ -37,7 +37,7 @@ def test_anything_that_differs_changes_it() -> None:
 def test_it_is_the_same_in_another_process() -> None:
     code = (
         "from tests.windows.test_signature import aggregate\n"
-        "from pipelines.windows.signature import signature\n"
+        "from pipelines.windows.signature import _shown, signature\n"
         "print(signature(aggregate(), ('k',), 'Bucket').hex())"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
@@ -65,6 +65,11 @@ def test_sets_and_dicts_of_any_keys_are_the_same_in_another_process() -> None:
     for seed in "12":
         found = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed})
         assert found.decode().strip() == own().hex()
+
+
+def test_sets_of_numbers_are_shown_as_they_were() -> None:
+    numbers = ({16, 1, 3}, frozenset({1, 2}))
+    assert [_shown(each) for each in numbers] == [repr(each) for each in numbers]
 
 
 def test_each_kind_of_policy_can_be_made_in_python_and_in_yaml() -> None:
