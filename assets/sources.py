@@ -46,12 +46,13 @@ def arrived(folder: Place) -> Arrived:
     files = sorted((entry for entry in _listed(folder) if _name(entry)[0] not in "._"), key=lambda entry: entry.key)
     digest = hashlib.sha256()
     for entry in files:
-        digest.update(f"{entry.key}\0{entry.size}\0{entry.version}\n".encode())
+        digest.update(f"{entry.key}\0{entry.size}\0{entry.version}\n".encode(errors="surrogateescape"))
     newest = max(reversed(files), key=lambda entry: entry.modified, default=None)
     return Arrived(
         files=len(files),
         bytes=sum(entry.size for entry in files),
-        newest=_name(newest) if newest else "",
+        # A name that is no UTF-8 is no text for Dagster.
+        newest=_name(newest).encode(errors="replace").decode() if newest else "",
         newest_at=datetime.fromtimestamp(newest.modified, UTC) if newest else None,
         fingerprint=digest.hexdigest()[:16],
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import os
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,11 +75,13 @@ def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
 ) -> None:
     other = FlowView.of(flow("late_departures"), FlowSettings(tmp_path))
 
+    ended = threading.Event()
+
     def told(view: FlowView, _: Mapping[str, str]) -> str:
         if view is other:
             return "a file"
         if silent:
-            time.sleep(3)
+            ended.wait(60)
         raise StoreError("s3a://bucket", "it does not answer", hint="try again")
 
     monkeypatch.setattr("ops.schedules._news", told)
@@ -88,6 +91,15 @@ def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
         said = schedule(context)
         assert isinstance(said, dg.RunRequest)
         assert [tag for tag in said.tags if tag.startswith("news/")] == ["news/late_departures"]
+    ended.set()
+
+
+def test_a_name_that_is_no_text_ends_no_tick(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"a\xff.json")).write_text("{}")
+    seen = arrived(tmp_path)
+    assert (seen.files, seen.newest) == (1, "a?.json")
+    with dg.instance_for_test() as instance:
+        assert instance.daemon_cursor_storage.get_cursor_values(set()) == {}
 
 
 def test_marks_are_kept_per_stream(flights: FlowView, tmp_path: Path) -> None:
