@@ -22,6 +22,13 @@ _OF_OPERATOR = re.compile(
 """Variables of the deployment, its stores and databases."""
 _CERTIFICATES = ("kafka.ssl.truststore.certificates", "kafka.ssl.keystore.certificate.chain")
 _OF_SYSTEM = ("/proc/", "/sys/")
+_OF_CLASSES = re.compile(r"(?i)\.(?:class|classes|reporters|providers|strategy)$")
+"""Options of Kafka's consumer whose value is the name of a class, which it then runs."""
+_LOGIN = re.compile(
+    r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule"
+    r"|com\.sun\.security\.auth\.module\.Krb5LoginModule)[ \t\r\n]"
+)
+"""The beginning of a login (JAAS; Kafka takes one alone) by a documented module. One by JNDI runs what its server sends."""
 _LONG = 6
 
 Positive = Annotated[int, Field(ge=1)]
@@ -78,6 +85,23 @@ class KafkaForm(Form):
         except SecretError as error:
             raise ValueError(f"{error.name}: {error.problem}; {error.hint}") from None
         return options
+
+    @field_validator("options")
+    @classmethod
+    def _no_classes(cls, options: dict[str, str]) -> dict[str, str]:
+        for name, value in options.items():
+            if _OF_CLASSES.search(name):
+                raise ValueError(f"{name} names a class to run, which a flow's file does not choose")
+            if name.lower().endswith("sasl.jaas.config") and not _is_reference(value) and not _LOGIN.match(value):
+                raise ValueError(
+                    f"{name}: it begins with Kafka's PlainLoginModule, Scram..., OAuthBearer... or Krb5LoginModule"
+                )
+        return options
+
+
+def _is_reference(value: str) -> bool:
+    """Return whether somebody else wrote the value: it is a reference or one variable."""
+    return value.startswith(("env:", "file:")) or _VARIABLE.fullmatch(value.strip()) is not None
 
 
 def _in_variables(value: str) -> bool:

@@ -310,11 +310,43 @@ streams:
     for value in ("hunter2${FLOW_TEST_LOGIN}", 'x user="${FLOW_TEST_LOGIN}" password="hunter2";'):
         with pytest.raises(FlowFileError, match="a secret is not stored"):
             load_flow(written(tmp_path, text.replace(option, f"{name}: '{value}'")))
-    login = text.replace(option, 'kafka.sasl.jaas.config: \'x user="me" password="${FLOW_TEST_LOGIN}";\'')
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    value = f'{module} required user="me" password="${{FLOW_TEST_LOGIN}}";'
+    login = text.replace(option, f"kafka.sasl.jaas.config: '{value}'")
     assert 'password="hunter2"' in str(load_flow(written(tmp_path, login)).streams["b"].source._reader_options())
     for value in ("env:FLOW_TEST_LOGIN", "${FLOW_TEST_LOGIN}"):
         flow = load_flow(written(tmp_path, text.replace(option, f"{name}: '{value}'")))
         assert flow.streams["b"].source._reader_options()[name] == "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("kafka.sasl.jaas.config", 'com.sun.security.auth.module.JndiLoginModule required x="${A}";'),
+        (
+            "kafka.sasl.jaas.config",
+            '/* org.apache.kafka.common.security.plain.PlainLoginModule */ evil.Module required x="${A}";',
+        ),
+        ("kafka.sasl.client.callback.handler.class", "evil.Handler"),
+        ("kafka.interceptor.classes", "evil.Interceptor"),
+        ("kafka.SSL.engine.factory.class", "env:A"),
+        ("kafka.metric.reporters", "${A}"),
+        ("kafka.security.providers", "evil.Provider"),
+    ],
+)
+def test_a_flows_file_chooses_no_class(
+    tmp_path: Path, option: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A", "evil.Class")
+    text = f"""
+flow: sources
+streams:
+  - name: b
+    source: {{kafka: {{servers: "b:9092", topics: [t], schema: "k string", options: {{{option}: '{value}'}}}}}}
+    operations: [output]
+"""
+    with pytest.raises(FlowFileError, match=r"names a class to run|begins with Kafka's PlainLoginModule"):
+        load_flow(written(tmp_path, text))
 
 
 TAGGED = ("!!int ''", "!!int '-'", "!!float ''", "!!bool maybe", "!!timestamp foo", "!!str x", "! x")
