@@ -11,18 +11,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ops.known_flows import as_deployed, deployed_files
 from pipelines.catalog import FlowSettings, flows
+from pipelines.errors import TrideltaError
 
 if TYPE_CHECKING:
     import dagster as dg
 
     from pipelines.maintenance import HousekeepingItem, HousekeepingReport, Retention
     from pipelines.maintenance.housekeeping import RegistryWork
+    from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.state.lake import Lake
+    from pipelines.trident import TridentTopology
 
 
 def tidied(
-    lake: Lake, settings: FlowSettings, kept: Retention, *, dry_run: bool = False, compacts: bool = False
+    lake: Lake,
+    settings: FlowSettings,
+    kept: Retention,
+    *,
+    dry_run: bool = False,
+    compacts: bool = False,
+    compacts_files: bool = False,
 ) -> HousekeepingReport:
     """Tidy a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
 
@@ -32,6 +42,7 @@ def tidied(
         kept: How long things stay.
         dry_run: Change nothing; count what would go.
         compacts: Also compact the tables of every flow, without Spark.
+        compacts_files: Of those flows at least that were deployed from a file.
 
     Raises:
         TrideltaError: The registry cannot be opened.
@@ -40,14 +51,18 @@ def tidied(
     from pipelines.maintenance.housekeeping import flows_in
 
     known = {spec.name: spec for spec in flows()}
-    named = flows_in(lake) if compacts else []
+    files = deployed_files(_registry_url(settings)) if compacts or compacts_files else {}
+    there = flows_in(lake) if compacts or files else []
+    named = [name for name in there if compacts or (name in files and name not in known)]
     with _registry(settings) as registry:
         report = run_housekeeping(
             lake,
             registry,
             kept,
             nimbus_home=settings.home / "nimbus",
-            flows=[known[name].topology(settings) if name in known else name for name in named],
+            flows=[
+                known[name].topology(settings) if name in known else _of_file(files.get(name), name) for name in named
+            ],
             dry_run=dry_run,
         )
     if kept.run_days is None:
@@ -56,12 +71,24 @@ def tidied(
     return replace(report, things=(*report.things, *([runs] if runs else ())))
 
 
+def _of_file(deployed: DeployedFlow | None, name: str) -> TridentTopology | str:
+    """Return a flow that the catalog does not have; its name, where it cannot be built here either."""
+    try:
+        return name if deployed is None else as_deployed(deployed)
+    except TrideltaError:
+        return name
+
+
+def _registry_url(settings: FlowSettings) -> str:
+    return os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
+
+
 @contextmanager
 def _registry(settings: FlowSettings) -> Iterator[RegistryWork | None]:
     """Open the registry and yield its part of a round; None where it was never made: housekeeping makes none."""
     from pipelines.nimbus.settings import registry_exists
 
-    url = os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
+    url = _registry_url(settings)
     if not registry_exists(url):
         yield None
         return

@@ -17,6 +17,7 @@ from ops.cli.parts import (
     AsJson,
     ChangedWindows,
     FlowName,
+    KnownFlow,
     OnFresh,
     answer,
     bounded,
@@ -27,6 +28,7 @@ from ops.cli.parts import (
     pairs,
     verb,
 )
+from ops.known_flows import topology_of
 from pipelines import bounds
 from pipelines.catalog import FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
@@ -223,11 +225,11 @@ def history(
 
 
 @verb(app)
-def verify(name: FlowName, as_json: AsJson = False) -> None:
+def verify(name: KnownFlow, as_json: AsJson = False) -> None:
     """Prove that the tables of a flow still hold what its batches committed. Exit code 1 if one does not."""
     from pipelines.execution.verify import verify as verify_flow
 
-    topology = flow(name).topology()
+    topology = topology_of(name)
     with engine(as_json) as runtime, rendering.waiting("The commits are read", as_json):
         report = verify_flow(runtime.spark, runtime.lake, topology)
     answer(as_json, report.to_json(), lambda: rendering.verified(report))
@@ -237,14 +239,16 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
 
 @verb(app)
 def skip(
-    name: FlowName,
+    name: KnownFlow,
     txid: Annotated[int, typer.Argument(parser=bounded(bounds.TXID), help="The poison batch.")],
     as_json: AsJson = False,
 ) -> None:
     """Skip a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
     from pipelines.execution.batch.poison import skip as leave_out
 
-    leave_out(opened_lake(), flow(name).topology(), txid)
+    topology = topology_of(name)
+    name = topology.name
+    leave_out(opened_lake(), topology, txid)
     if as_json:
         emit({"flow": name, "skipped": txid})
     else:
@@ -258,11 +262,13 @@ def skip(
 
 
 @verb(app)
-def adopt(name: FlowName, as_json: AsJson = False) -> None:
+def adopt(name: KnownFlow, as_json: AsJson = False) -> None:
     """Continue with a checkpoint and tables that do not belong together: rows may be missing or doubled."""
     from pipelines.execution.checkpoint.belonging import adopt as take_over
 
-    taken = take_over(opened_lake(), flow(name).topology())
+    topology = topology_of(name)
+    name = topology.name
+    taken = take_over(opened_lake(), topology)
     if as_json:
         emit({"flow": name, "adopted": {query: error.problem for query, error in taken.items()}})
     elif not taken:
@@ -273,7 +279,7 @@ def adopt(name: FlowName, as_json: AsJson = False) -> None:
 
 @verb(app)
 def compact(
-    name: FlowName,
+    name: KnownFlow,
     retention_hours: Annotated[
         float, typer.Option(parser=bounded(bounds.HOURS), help="How far back states stay readable.")
     ] = 168.0,
@@ -286,7 +292,7 @@ def compact(
     as_json: AsJson = False,
 ) -> None:
     """Fold closed generations, join small files, vacuum."""
-    topology = flow(name).topology()
+    topology = topology_of(name)
     with engine(as_json) as runtime:
         from pipelines.maintenance.compaction import KEPT
         from pipelines.maintenance.compaction import compact as compact_tables

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import rendering
-from ops.cli.parts import AsJson, FlowName, answer, emit, engine, opened_lake, verb
-from pipelines.catalog import flow
+from ops.cli.parts import AsJson, KnownFlow, answer, emit, engine, opened_lake, verb
+from ops.known_flows import topology_of
 
 if TYPE_CHECKING:
     from pipelines.execution.replays.record import Record, ReplayReport
@@ -22,7 +22,7 @@ app = typer.Typer()
 
 @verb(app, "replay-quarantine")
 def replay_quarantine(
-    name: FlowName,
+    name: KnownFlow,
     gate: Annotated[list[str] | None, typer.Option(help="Rejected by this gate; may be repeated.")] = None,
     spout: Annotated[
         list[str] | None, typer.Option(help="Rejected at the source of this stream, or in a poison batch of it.")
@@ -42,10 +42,10 @@ def replay_quarantine(
     from pipelines.execution.replays.record import Records
     from pipelines.execution.replays.runner import look
 
-    topology, lake = flow(name).topology(), opened_lake()
+    topology, lake = topology_of(name), opened_lake()
     selection = selected(gate or (), spout or (), reason or (), txids)
     if history:
-        show_history(name, Records(lake.quarantine_path(name)).all(), as_json)
+        show_history(topology.name, Records(lake.quarantine_path(topology.name)).all(), as_json)
     else:
         report = look(lake, topology, selection) if dry_run else replayed(lake, topology, selection, quiet=as_json)
         answer(as_json, report.to_json(), lambda: show(report))

@@ -116,7 +116,7 @@ def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
         dry_run = chosen.pop("dry_run")
         with plain_failures():
             kept = Retention.from_environment(**chosen)
-            report = housekeeping_round.tidied(lake.lake(), settings, kept, dry_run=dry_run)
+            report = housekeeping_round.tidied(lake.lake(), settings, kept, dry_run=dry_run, compacts_files=True)
         rows = housekeeping_round.lines(report)
         for note in report.notes:
             context.log.warning(note)

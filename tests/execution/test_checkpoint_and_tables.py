@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
@@ -250,7 +249,7 @@ def test_adopted_as_they_are(lakes: Lakes, tmp_path: Path, monkeypatch: pytest.M
     runtime = lakes.made_of(tmp_path / "lake", "new", checkpoints="old", states__in__all_rows="old")
     refused(runtime, lakes)
     monkeypatch.setattr(command_line, "opened_lake", lambda: runtime.lake)
-    monkeypatch.setattr(command_line, "flow", lambda _: SimpleNamespace(topology=lambda: lakes.topology))
+    monkeypatch.setattr(command_line, "topology_of", lambda _: lakes.topology)
     told = CliRunner().invoke(command_line.app, ["adopt", "kinds", "--json"])
     assert told.exit_code == 0, told.output
     assert set(json.loads(told.stdout)["adopted"]) == {"s"}

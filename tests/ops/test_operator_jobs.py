@@ -227,7 +227,7 @@ def test_the_command_line_looks_refuses_and_tells_what_was(desk: Desk, monkeypat
     runner, specs = CliRunner(), {"trips": trips(9)}
     monkeypatch.setenv("TRIDELTA_HOME", str(desk.settings.home))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(replaying, "flow", lambda name: specs[name])
+    monkeypatch.setattr(replaying, "topology_of", lambda name: specs[name].topology())
 
     def said(*words: str) -> tuple[int, str]:
         done = runner.invoke(command_line.app, ["replay-quarantine", "trips", *words])
@@ -281,7 +281,7 @@ def test_a_day_of_an_operator(spark: SparkSession, desk: Desk, monkeypatch: pyte
     assert "| a | 0 | 1 | 1 |" in metadata(desk.run(trips(100), "query", as_of))["answer"]
     assert [one.rows for one in Records(desk.lake.quarantine_path("trips")).all()] == [1, 1]
     monkeypatch.setenv("TRIDELTA_HOME", str(desk.settings.home))
-    monkeypatch.setattr(replaying, "flow", lambda name: trips(100))
+    monkeypatch.setattr(replaying, "topology_of", lambda name: trips(100).topology())
     told = CliRunner().invoke(command_line.app, ["replay-quarantine", "trips", "--history"]).output
     assert "gate plausible" in told
     assert "poison batches of rides" in told

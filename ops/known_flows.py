@@ -1,0 +1,74 @@
+"""The flow that somebody names: one of the catalog, a YAML file, or one that was deployed from such a file."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.catalog import flow
+from pipelines.errors import DefinitionError, UnknownFlowError
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.registry.records import DeployedFlow
+    from pipelines.trident import TridentTopology
+
+
+def topology_of(named: str) -> TridentTopology:
+    """Return the flow of this name, or of this YAML file.
+
+    A deployed file need not be there any more: its text is in the registry. The catalog comes first, as when a flow is submitted.
+
+    Raises:
+        UnknownFlowError: Neither the catalog nor the registry has such a flow.
+        FlowFileError: The file is no flow.
+        RegistryError: The catalog has no such flow, and the registry cannot be asked.
+    """
+    if named.endswith((".yaml", ".yml")):
+        from pipelines.nimbus.deployed import from_file
+
+        return from_file(Path(named))[0]
+    try:
+        spec = flow(named)
+    except (DefinitionError, UnknownFlowError):
+        from pipelines.nimbus.settings import registry_url
+
+        found = deployed_files(registry_url()).get(named)
+        if found is None:
+            raise
+        return as_deployed(found)
+    return spec.topology()
+
+
+def deployed_files(registry: str) -> dict[str, DeployedFlow]:
+    """Return the deployed flows that come from a file, by name; none where the registry was never made.
+
+    Args:
+        registry: The URL of its database.
+
+    Raises:
+        RegistryError: It cannot be asked.
+    """
+    from pipelines.nimbus.settings import registry_exists
+
+    if not registry_exists(registry):
+        return {}
+    from pipelines.nimbus.deployed import YAML
+    from pipelines.nimbus.registry.registry import Registry
+    from pipelines.nimbus.registry.store import Store
+
+    with closing(Store(registry)) as store:
+        deployed = Registry(store).flows()
+    return {one.name: one for one in deployed if one.version.content.definition.get("kind") == YAML}
+
+
+def as_deployed(deployed: DeployedFlow) -> TridentTopology:
+    """Return a flow as its current version says.
+
+    Raises:
+        TrideltaError: It cannot be built here.
+    """
+    from pipelines.nimbus.deployed import load
+    from pipelines.nimbus.settings import NimbusSettings
+
+    return load(deployed, NimbusSettings.from_environment().home / "flows")

@@ -1,0 +1,107 @@
+"""A flow that was deployed from a YAML file is operated like one of the catalog: by its name, or by its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from ops import housekeeping
+from ops.cli import app as commands
+from pipelines.catalog import FlowSettings
+from pipelines.maintenance import Retention
+from pipelines.state.lake import Lake
+
+TEXT = (
+    "flow: orders\nstreams:\n  - name: s\n    source: {json_files: {path: in, schema: v bigint}}\n"
+    "    operations: [{persist: kept}]\n"
+)
+
+
+@pytest.fixture
+def file(home: Path) -> Path:
+    """A file whose flow is deployed."""
+    path = home / "orders.yaml"
+    path.write_text(TEXT)
+    run("submit", str(path), "--inactive", "--no-supervisor", "--no-wait")
+    return path
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(commands.app, arguments)
+    assert done.exit_code == code, done.output + str(done.exception)
+    return done
+
+
+def named_as(how: str, file: Path) -> str:
+    """Return what a user writes."""
+    if how == "gone":
+        # The text is in the registry.
+        file.unlink()
+    return str(file) if how == "file" else "orders"
+
+
+@pytest.mark.parametrize("how", ["name", "file", "gone"])
+def test_verbs_without_spark(file: Path, how: str) -> None:
+    named = named_as(how, file)
+    assert "NoPoisonBatchError" in run("skip", named, "0", code=1).stderr
+    assert json.loads(run("adopt", named, "--json").stdout) == {"flow": "orders", "adopted": {}}
+    assert 'no state "quarantine of orders"' in run("replay-quarantine", named, "--dry-run", code=1).stderr
+    assert json.loads(run("replay-quarantine", named, "--history", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("how", ["name", "file", "gone"])
+def test_verbs_with_spark(file: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[str] = []
+
+    def work(spark: Any, lake: Any, topology: Any, *_: Any) -> Any:
+        got.append(topology.name)
+        return SimpleNamespace(to_json=dict, differing=(), faults=(), tables=())
+
+    @contextmanager
+    def engine(_: bool) -> Iterator[Any]:
+        yield SimpleNamespace(spark=None, lake=None)
+
+    monkeypatch.setattr(commands, "engine", engine)
+    monkeypatch.setattr("pipelines.execution.verify.verify", work)
+    monkeypatch.setattr("pipelines.maintenance.compaction.compact", work)
+    monkeypatch.setattr(commands.rendering, "flat_tables", lambda _: [])
+    named = named_as(how, file)
+    run("verify", named, "--json")
+    run("compact", named, "--json")
+    assert got == ["orders", "orders"]
+
+
+def test_what_nobody_knows_is_still_refused(file: Path) -> None:
+    assert 'no flow "ordres" in the catalog' in run("skip", "ordres", "0", code=1).stderr
+
+
+def test_housekeeping_compacts_what_was_deployed_from_a_file(
+    file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[Any] = []
+
+    def rounds(lake: Any, registry: Any, kept: Any, *, flows: list[Any], **_: Any) -> Any:
+        got.extend(flows)
+        return SimpleNamespace()
+
+    monkeypatch.setattr("pipelines.maintenance.run_housekeeping", rounds)
+    monkeypatch.setattr("pipelines.maintenance.housekeeping.flows_in", lambda _: ["flights", "orders", "unknown"])
+    lake, settings, kept = Lake(home / "lake"), FlowSettings(home), Retention(run_days=None)
+    housekeeping.tidied(lake, settings, kept, compacts=True)
+    assert [getattr(flow, "name", flow) for flow in got] == ["flights", "orders", "unknown"]
+    assert [isinstance(flow, str) for flow in got] == [False, False, True]
+    got.clear()
+    # By Dagster, whose job has a step for each of the catalog's flows.
+    housekeeping.tidied(lake, settings, kept, compacts_files=True)
+    assert [flow.name for flow in got] == ["orders"]
+    got.clear()
+    housekeeping.tidied(lake, settings, kept)
+    assert got == []
