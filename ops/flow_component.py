@@ -72,7 +72,7 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
             DefinitionError: the flow cannot be found, or it is wrong.
         """
         settings = FlowSettings.from_environment()
-        known = {spec.name for spec in catalog.flows()}
+        known = {spec.name for spec in catalog.found()[0]}
         named = [self.flow] if isinstance(self.flow, str) else self.flow
         views = [FlowView.of(_spec(name, context.path), settings) for name in named]
         groups = [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.known_flows import as_deployed, deployed_files
-from pipelines.catalog import FlowSettings, flows
+from pipelines.catalog import FlowSettings, found
 from pipelines.errors import TrideltaError
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def tidied(
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in
 
-    known = {spec.name: spec for spec in flows()}
+    # A flow whose module cannot be loaded is compacted by its name.
+    known = {spec.name: spec for spec in found()[0]}
     files = deployed_files(_registry_url(settings)) if compacts or compacts_files else {}
     there = flows_in(lake) if compacts or files else []
     named = [name for name in there if compacts or (name in files and name not in known)]

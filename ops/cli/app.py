@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,11 +26,12 @@ from ops.cli.parts import (
     errors,
     opened_lake,
     pairs,
+    tell_plainly,
     verb,
 )
 from ops.known_flows import topology_of
 from pipelines import bounds
-from pipelines.catalog import FlowSpec, flow, flows
+from pipelines.catalog import FlowSpec, flow, found
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.nodes import ChannelNode
 
@@ -56,11 +57,21 @@ def add_commands(to: typer.Typer) -> None:
 
 @verb(app, "list")
 def list_flows(as_json: AsJson = False) -> None:
-    """List the flows of the catalog, their states and the channels between their queries, and what is deployed."""
+    """List the flows of the catalog, their states and the channels between their queries, and what is deployed.
+
+    Exit code 1 if a flow, or a module of them, cannot be loaded: the others are listed.
+    """
     lake, running = opened_lake(), deployed.running()
-    listed = []
-    for spec in flows():
-        topology = spec.topology()
+    listed: list[dict[str, Any]] = []
+    specs, faults = found()
+    problems: list[TrideltaError] = [*faults]
+    for spec in specs:
+        try:
+            topology = spec.topology()
+        except TrideltaError as error:
+            problems.append(error)
+            listed.append(_without_tables(spec.name, spec.description, running.pop(spec.name, None)))
+            continue
         tables = {node.state.name: lake.written_by(node) for node in topology.persists}
         txids = {name: table.last_txid() if table.exists() else None for name, table in tables.items()}
         channels = [node.state.name for node in topology.persists if isinstance(node, ChannelNode)]
@@ -75,11 +86,17 @@ def list_flows(as_json: AsJson = False) -> None:
             }
         )
     # Flows that were deployed from files, or that the catalog has lost.
-    listed += [
-        {"flow": name, "description": "", "states": {}, "channels": {}, "queries": [], "deployed": status}
-        for name, status in running.items()
-    ]
+    listed += [_without_tables(name, "", status) for name, status in running.items()]
     answer(as_json, listed, lambda: rendering.flows(listed))
+    for problem in problems:
+        tell_plainly(problem)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _without_tables(name: str, description: str, status: dict[str, Any] | None) -> dict[str, Any]:
+    empty: dict[str, Any] = {"states": {}, "channels": {}, "queries": []}
+    return {"flow": name, "description": description, **empty, "deployed": status}
 
 
 @verb(app)

@@ -27,10 +27,25 @@ def flows() -> tuple[FlowSpec, ...]:
         DefinitionError: if a module of TRIDELTA_FLOWS cannot be imported, has no `FLOWS`, or names a flow that is there.
         FlowCodeError: if such a module fails while it is imported.
     """
-    specs = list(FLOWS)
-    for module in filter(None, (part.strip() for part in os.environ.get(MODULES, "").split(","))):
-        specs += _flows_of(module, {spec.name for spec in specs})
-    return tuple(specs)
+    specs, faults = found()
+    if faults:
+        raise faults[0]
+    return specs
+
+
+def found() -> tuple[tuple[FlowSpec, ...], tuple[DefinitionError, ...]]:
+    """Return the flows that can be loaded, in the order of `flows`, and what is wrong with the modules of the others."""
+    specs, faults = list(FLOWS), []
+    for module in _modules():
+        try:
+            specs += _flows_of(module, {spec.name for spec in specs})
+        except DefinitionError as error:
+            faults.append(error)
+    return tuple(specs), tuple(faults)
+
+
+def _modules() -> list[str]:
+    return [part.strip() for part in os.environ.get(MODULES, "").split(",") if part.strip()]
 
 
 def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
@@ -49,15 +64,19 @@ def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
 
 
 def flow(name: str) -> FlowSpec:
-    """Return the flow of this name.
+    """Return the flow of this name. What is wrong with a module of others is their problem alone.
 
     Raises:
         UnknownFlowError: if the catalog has none.
+        DefinitionError, FlowCodeError: as `flows`, if it is in none of the modules that can be loaded.
     """
-    for spec in flows():
+    specs, faults = found()
+    for spec in specs:
         if spec.name == name:
             return spec
-    raise UnknownFlowError(name, [entry.name for entry in flows()])
+    if faults:
+        raise faults[0]
+    raise UnknownFlowError(name, [entry.name for entry in specs])
 
 
-__all__ = ["DailySlices", "FlowSettings", "FlowSpec", "QueryAsset", "Ranking", "flow", "flows"]
+__all__ = ["DailySlices", "FlowSettings", "FlowSpec", "QueryAsset", "Ranking", "flow", "flows", "found"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -57,6 +58,9 @@ def imported(module: str, named: str) -> ModuleType:
         DefinitionError: there is no such module.
         FlowCodeError: it fails while it is imported.
     """
+    if module not in sys.modules:
+        # A file that has come since somebody looked for it is to be found.
+        importlib.invalidate_caches()
     with own_code(f"{named} names {module}, which"):
         try:
             return importlib.import_module(module)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog import FlowSettings, FlowSpec, flows
+from pipelines.catalog import FlowSettings, FlowSpec, flow, flows, found
 from pipelines.catalog.own_code import FlowCodeError
-from pipelines.errors import DefinitionError
+from pipelines.errors import DefinitionError, UnknownFlowError
 
 
 @pytest.fixture
@@ -60,3 +60,35 @@ def test_a_build_function_that_fails() -> None:
         FlowCodeError, match=r'flow "broken": its build function raised KeyError: .dest. at .*own_code.py:\d+'
     ):
         spec.topology(FlowSettings(Path("nowhere")))
+
+
+GOOD = """
+from pipelines.catalog import FlowSpec
+FLOWS = (FlowSpec("NAME", "Good.", lambda settings: None),)
+"""
+
+
+def test_a_module_that_fails_is_no_fault_of_the_flows_of_others(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.write_text("FLOWS = (\n")
+    beside = f"{module.stem}_beside"
+    (module.parent / f"{beside}.py").write_text(GOOD.replace("NAME", "beside"))
+    monkeypatch.setenv("TRIDELTA_FLOWS", f"{module.stem},{beside}")
+    assert flow("beside").name == "beside"
+    assert flow("flights").name == "flights"
+    with pytest.raises(FlowCodeError, match="was never closed"):
+        flow("perhaps_in_the_module")
+    specs, faults = found()
+    assert [spec.name for spec in specs][-1] == "beside"
+    assert [type(fault) for fault in faults] == [FlowCodeError]
+    # A module that has failed is none that was imported: mended, it is read again.
+    module.write_text(GOOD.replace("NAME", "perhaps_in_the_module"))
+    assert flow("perhaps_in_the_module").name == "perhaps_in_the_module"
+    with pytest.raises(UnknownFlowError, match=r"flights.*perhaps_in_the_module, beside"):
+        flow("nowhere")
+
+
+def test_a_module_that_comes_later_is_found(module: Path) -> None:
+    with pytest.raises(DefinitionError, match="cannot be imported"):
+        flow("late")
+    module.write_text(GOOD.replace("NAME", "late"))
+    assert flow("late").name == "late"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,3 +98,79 @@ def test_whatever_a_flow_brings_about_is_its_own_problem(
     loaded = worker._load(replace(flow))
     assert isinstance(loaded, DeployError)
     assert type(error).__name__ in str(registry.flow("a").problem)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The worker's time, in its only item."""
+    now = [1_000.0]
+    monkeypatch.setattr("pipelines.nimbus.processes.worker.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_a_flow_that_could_not_be_loaded_is_tried_again_after_a_pause_that_doubles(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    flow = registry.submit("a", content("a"))
+    tried: list[float] = []
+
+    def load(*_: object) -> object:
+        tried.append(clock[0] - 1_000.0)
+        if clock[0] < 1_100.0:
+            raise DeployError("a", "its module does not import")
+        return SimpleNamespace(name="a")
+
+    monkeypatch.setattr(deployed, "load", load)
+    for _ in range(400):
+        made = worker._load(registry.flow("a"))
+        clock[0] += 0.5
+    assert not isinstance(made, TrideltaError)
+    assert tried == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 123.0]
+    # Told once in its history, however often it was tried.
+    assert [line.event for line in registry.history("a")].count("PROBLEM") == 1
+    assert flow.version.number == 1
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_code_that_was_imported_is_read_again_by_another_process(
+    registry: Registry,
+    worker: WorkerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    clock: list[float],
+    tmp_path: Path,
+    beside: bool,
+) -> None:
+    """The code is brought back under a version: what this process has imported stays as it was."""
+    file = tmp_path / f"imported_flow_{beside}.py"
+    file.write_text("FLOWS = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module(file.stem)
+
+    def load(*_: object) -> object:
+        raise DeployError("a", "version 1 was deployed from plan X; the code here gives Y")
+
+    monkeypatch.setattr(deployed, "load", load)
+    flow = registry.submit("a", content("a"))
+    worker._server, worker._revisions = FakeServer(), {flow.serial: 1}  # type: ignore[assignment]
+    neighbour = registry.submit("b", content("b"))
+    if beside:
+        worker._revisions[neighbour.serial] = 1
+        worker._loaded[neighbour.serial] = (neighbour, SimpleNamespace())  # type: ignore[assignment]
+        worker._tasks = {(neighbour.serial, 1): FakeTask(neighbour)}  # type: ignore[dict-item]
+    flows = {(one.serial, 1): one for one in ((flow, neighbour) if beside else (flow,))}
+
+    def rounds() -> None:
+        for _ in range(20):
+            worker._follow(flows)
+            clock[0] += 10.0
+
+    rounds()
+    # As long as nobody has changed anything, another process would find the same.
+    assert not worker.ending.is_set()
+    file.write_text("FLOWS = 1  # as it was\n")
+    rounds()
+    # Not while others run: their code may have changed under them, too.
+    assert worker.ending.is_set() is not beside
+    worker._tasks.clear()
+    worker._follow({(flow.serial, 1): flow})
+    assert worker.ending.is_set()

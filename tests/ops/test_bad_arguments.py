@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -174,6 +175,11 @@ def test_modules_of_flows_that_are_none(text: str, told: str, tmp_path: Path, mo
     done = run("list")
     assert done.exit_code == 1
     assert told in said(done)
+    # The flows of others are there, and can be looked at.
+    assert "flights" in done.stdout
+    assert run("plan", "flights").exit_code == 0
+    assert run("plan", "elsewhere").exit_code == 1
+    assert json.loads(run("tidy", "--json").stdout)["things"]
 
 
 @pytest.mark.parametrize("names", [".", "..x", "a b", "sys.exit", "os.path", "é", "-"])

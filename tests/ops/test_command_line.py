@@ -82,6 +82,19 @@ def test_an_error_is_its_text_and_exit_code_1(arguments: list[str], said: str) -
     assert done.stdout == ""
 
 
+def test_list_shows_the_flows_beside_one_that_cannot_be_built(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'from pipelines.catalog import FlowSpec\nFLOWS = (FlowSpec("unbuilt", "Fails.", lambda settings: 1 / 0),)\n'
+    (home / "unbuilt_flows.py").write_text(text)
+    monkeypatch.syspath_prepend(str(home))
+    monkeypatch.setenv("TRIDELTA_FLOWS", "unbuilt_flows")
+    done = runner.invoke(app, ["list", "--json"])
+    assert done.exit_code == 1
+    assert "ZeroDivisionError" in done.stderr
+    listed = {one["flow"]: one for one in json.loads(done.stdout)}
+    assert listed["unbuilt"]["states"] == {}
+    assert "carrier_delay" in listed["flights"]["states"]
+
+
 def test_an_error_of_a_flow_says_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "orders.py"
     file.write_text(

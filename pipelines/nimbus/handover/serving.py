@@ -132,14 +132,17 @@ class Server:
 
     def start(self) -> None:
         """Listen, and say where."""
-        from pipelines.catalog import flows
+        from pipelines.catalog import found
 
-        try:
-            for spec in flows():
+        specs, faults = found()
+        # Flows of other files run; whoever hands over one of these is told what is wrong.
+        for fault in faults:
+            logger.error("catalog not loaded", reason=str(fault))
+        for spec in specs:
+            try:
                 source_digest(spec.name, loaded=True)
-        except (TrideltaError, OSError) as error:
-            # Flows of other files run; whoever hands over one of these is told what is wrong.
-            logger.error("catalog not loaded", reason=str(error))
+            except (TrideltaError, OSError) as error:
+                logger.error("catalog not loaded", flow=spec.name, reason=str(error))
         key = secrets.token_bytes(32)
         self._listener = KeyedServer(key, self._serve)
         endpoint = Endpoint(self._listener.port, key.hex(), ProcessIdentity.of(), waits=True, typed=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipelines import logs
@@ -34,9 +35,10 @@ from pipelines.nimbus.errors import (
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.former import FormerVersion
+from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import MASTER, Order, wait_for_order, warm_up
-from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task, waiting_reason
+from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -61,6 +63,9 @@ _BATCHES_PER_CORE = 2
 
 # A beat takes about a millisecond.
 _BEATS_TOGETHER = 20
+
+# How often a flow could not be loaded, and when that is tried again.
+_NEVER_FAILED, _NOT_AGAIN = (0, 0.0), (0, math.inf)
 
 Key = tuple[int, int]
 """A flow's serial and a task of it."""
@@ -92,6 +97,11 @@ class WorkerProcess:
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
         self._tasks: dict[Key, Task] = {}
         self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
+        self._failed: dict[int, tuple[int, float]] = {}
+        """By flow how often in a row it could not be loaded, and when that is tried again."""
+        self._imported = ImportedCode()
+        self._needs_other_code: set[int] = set()
+        """Flows that could not be loaded, after code that is imported here was changed."""
         self._ran: set[int] = set()
         """Flows whose loaded version has run here."""
         self._former: dict[int, FormerVersion] = {}
@@ -134,6 +144,8 @@ class WorkerProcess:
         endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
         self._server = Server(spark, endpoint)
         self._server.start()
+        # The catalog's code as it is when it is imported.
+        self._imported.look()
         while not (self._round(spark) and self._server.end_if_idle()):
             time.sleep(self._settings.beat_seconds / 2)
         self._server.stop()
@@ -201,6 +213,7 @@ class WorkerProcess:
             for serial in [serial for serial in self._former if serial in here]:
                 self._read_to_the_end(here[serial])
             self._former.clear()
+            self._restart_for_other_code(here)
 
     def _restart_for(self, flows: list[DeployedFlow]) -> set[int]:
         """End where a flow's new version needs another process. Return the flows whose new version waits for it.
@@ -232,6 +245,18 @@ class WorkerProcess:
         self.ending.set()
         return set()
 
+    def _restart_for_other_code(self, here: Mapping[int, DeployedFlow]) -> None:
+        """End where only another process can load what is to run.
+
+        Not while anything else runs: its code may have changed under it, and another process could not load it any more.
+        """
+        if self._tasks or self._server is None or self._server.busy:
+            return
+        waiting = sorted(here[serial].name for serial in self._needs_other_code if serial in here)
+        if waiting:
+            logger.info("worker restarts for changed code", flows=waiting)
+            self.ending.set()
+
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""
         query = next((own for own in deployed.queries_of(flow) if own.task == task.query.task), None)
@@ -262,9 +287,11 @@ class WorkerProcess:
         task.start()
 
     def _load(self, flow: DeployedFlow) -> TridentTopology | TrideltaError:
-        """Return the flow's topology; why there is none is reported once per version."""
+        """Return the flow's topology; why there is none is reported once, and whether that lasts is tried again."""
         loaded = self._loaded.get(flow.serial)
-        if loaded is None or loaded[0].version.number != flow.version.number:
+        if loaded is not None and loaded[0].version.number != flow.version.number:
+            self._failed[flow.serial] = _NEVER_FAILED
+        if loaded is None or time.monotonic() >= self._failed.get(flow.serial, _NOT_AGAIN)[1]:
             made: TridentTopology | TrideltaError
             try:
                 deployed.check_deployed(flow)
@@ -277,9 +304,21 @@ class WorkerProcess:
                 made = error if isinstance(error, TrideltaError) else DeployError(flow.name, problem)
                 logger.error("flow not loaded", flow=flow.name, reason=str(made))
                 self._registry.problem(flow, str(made))
+            self._try_again_later(flow.serial, isinstance(made, TrideltaError))
             self._loaded[flow.serial] = loaded = (flow, made)
             self._ran.discard(flow.serial)
         return loaded[1]
+
+    def _try_again_later(self, serial: int, failed: bool) -> None:
+        self._needs_other_code.discard(serial)
+        if not failed:
+            self._failed.pop(serial, None)
+            self._imported.look()
+            return
+        times = self._failed.get(serial, _NEVER_FAILED)[0]
+        self._failed[serial] = (times + 1, time.monotonic() + min(LONGEST_BACK_OFF, 2.0**times))
+        if self._imported.has_changed():
+            self._needs_other_code.add(serial)
 
     # --- the version before -----------------------------------------------------------------------------------------
 
