@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.errors import DeployError, RegistryError
 from pipelines.nimbus.placement.model import Assignment, Demand
 from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.processes.leader import Leader
@@ -424,6 +424,46 @@ def test_a_version_that_cannot_be_read_is_the_problem_of_its_flow_alone(cluster:
     cluster.look()
     assert len(cluster.places_of("a")) == 1
     assert "version 1 in the registry cannot be read" in str(cluster.registry.flow("b").problem)
+
+
+def test_a_problem_goes_with_its_cause_where_nothing_is_to_be_placed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(flow: DeployedFlow) -> None:
+        raise DeployError(flow.name, "version 1 in the registry cannot be read")
+
+    cluster.supervisors(s1=[1])
+    flow = cluster.submit("a")
+    cluster.look()
+    cluster.beat(flow)
+    with monkeypatch.context() as other_release:
+        other_release.setattr("pipelines.nimbus.processes.leader.check_deployed", refuses)
+        cluster.leader = cluster.another("two")
+        cluster.look(60)
+        assert "cannot be read" in str(cluster.registry.flow("a").problem)
+    for _ in range(2):
+        # The second time nobody is left for it, and then its supervisor and its worker are back, where they were.
+        cluster.supervisors(s1=[1])
+        cluster.beat(flow)
+        cluster.look()
+        assert cluster.registry.flow("a").problem is None
+        cluster.clock.now += 1_000
+        cluster.look()
+        assert "no alive supervisor" in str(cluster.registry.flow("a").problem)
+    cluster.supervisors(s1=[1])
+    cluster.beat(flow)
+    cluster.look()
+    assert cluster.registry.flow("a").problem is None
+
+
+def test_the_problem_of_a_worker_is_not_the_leaders_to_take_back(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1])
+    flow = cluster.submit("a")
+    cluster.look()
+    cluster.beat(flow)
+    cluster.registry.problem(cluster.registry.flow("a"), "version 1 was deployed from plan X")
+    cluster.look()
+    assert cluster.registry.flow("a").problem == "version 1 was deployed from plan X"
 
 
 def test_what_nobody_foresaw_in_placing_is_the_problem_of_its_application(

@@ -84,6 +84,14 @@ def test_a_submitted_flow_is_read_back(registry: Registry, clock: Clock) -> None
     assert not made.scratch
 
 
+def test_a_new_version_begins_without_the_problem_of_the_one_before(registry: Registry) -> None:
+    registry.submit("counts", content(text="one"))
+    for change in (lambda: registry.update("counts", content(text="two")), lambda: registry.roll_back("counts")):
+        registry.problem(registry.flow("counts"), "cannot be loaded")
+        assert change().problem is None
+        assert registry.flow("counts").problem is None
+
+
 def test_update_and_roll_back_walk_through_the_versions(registry: Registry) -> None:
     registry.submit("counts", content(text="one"))
     registry.update("counts", content(text="two"))

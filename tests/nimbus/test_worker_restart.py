@@ -125,6 +125,7 @@ def test_a_flow_that_could_not_be_loaded_is_tried_again_after_a_pause_that_doubl
         made = worker._load(registry.flow("a"))
         clock[0] += 0.5
     assert not isinstance(made, TrideltaError)
+    assert registry.flow("a").problem is None
     assert tried == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 123.0]
     # Told once in its history, however often it was tried.
     assert [line.event for line in registry.history("a")].count("PROBLEM") == 1

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipelines import logs
+from pipelines.causes import shortened
 from pipelines.errors import AssignmentError
 from pipelines.nimbus.deployed import application_of, check_deployed, component_id, demand_of, queries_of
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, RegistryError
@@ -109,6 +110,9 @@ class _Look:
     used: UsedSlots
 
 
+_UNPLACED = "it cannot be placed: "
+
+
 class Leader:
     """Leads, when it can.
 
@@ -132,6 +136,8 @@ class Leader:
         self._listed: tuple[str, ...] = ()
         self._placed: list[Placing] = []
         self._checked: dict[int, object] = {}
+        self._told: dict[int, str] = {}
+        """By flow the problem that this leader has told last."""
 
     @property
     def leads(self) -> bool:
@@ -281,7 +287,7 @@ class Leader:
                     self._checked[flow.serial] = _content_of(flow)
                 readable.append(flow)
             except NimbusError as error:
-                self._registry.problem(flow, f"it cannot be placed: {error}", under=lease)
+                self._tell(flow, f"{_UNPLACED}{error}", lease)
         return readable
 
     # --- placing ----------------------------------------------------------------------------------------------------
@@ -295,12 +301,14 @@ class Leader:
         except Exception as error:
             logger.exception("not placed", application=application)
             for flow in members:
-                self._registry.problem(flow, f"it cannot be placed: {type(error).__name__}: {error}", under=lease)
+                self._tell(flow, f"{_UNPLACED}{type(error).__name__}: {error}", lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
         members = sorted(members, key=lambda flow: flow.serial)
         kind = self._kind(members, look)
         if kind is None:
+            for flow in members:
+                self._take_back(flow, lease)
             return
         ids = _Ids(members)
         old = _former(application, _places_of(application, members, look), ids)
@@ -325,9 +333,19 @@ class Leader:
             )
         except AssignmentError as error:
             for flow in members:
-                self._registry.problem(flow, str(error), under=lease)
+                self._tell(flow, str(error), lease)
             return
         self._keep(members, made, kind, ids, look, lease)
+
+    def _tell(self, flow: DeployedFlow, problem: str, lease: Lease) -> None:
+        self._told[flow.serial] = shortened(problem)
+        self._registry.problem(flow, problem, under=lease)
+
+    def _take_back(self, flow: DeployedFlow, lease: Lease) -> None:
+        """Clear a problem of placing: the flow has its places. One that its worker has told is not known to be over."""
+        told = self._told.pop(flow.serial, None)
+        if flow.problem is not None and (flow.problem == told or flow.problem.startswith(_UNPLACED)):
+            self._registry.problem(flow, None, under=lease)
 
     def _kind(self, members: list[DeployedFlow], look: _Look) -> Kind | None:
         """Return the kind of planning that is due; None if there is nothing to plan."""

@@ -304,6 +304,9 @@ class WorkerProcess:
                 made = error if isinstance(error, TrideltaError) else DeployError(flow.name, problem)
                 logger.error("flow not loaded", flow=flow.name, reason=str(made))
                 self._registry.problem(flow, str(made))
+            if not isinstance(made, TrideltaError):
+                # It, or a process before, could not load it; what the leader finds it tells again.
+                self._registry.problem(flow, None)
             self._try_again_later(flow.serial, isinstance(made, TrideltaError))
             self._loaded[flow.serial] = loaded = (flow, made)
             self._ran.discard(flow.serial)

@@ -326,6 +326,8 @@ class Registry:
             "version": highest + 1,
             "scale": replace(scale, parallelism=known).to_json(),
             "scratch": row.scratch or placed_by != _placed_by(content),
+            # That of the version before. What still holds is found out again.
+            "problem": None,
         }
         connection.execute(update(flows).where(flows.c.serial == row.serial).values(**changes))
         flow = self._again(connection, row.serial)
