@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipelines.nimbus.deployed import DeployedQuery, queries_of
+from pipelines.nimbus.deployed import DeployedQuery, queries_of, unreadable
 from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat
@@ -41,14 +42,20 @@ class Cluster:
         # All places and all beats with one query each: flows may be hundreds, and some clients look every second.
         places, beats = self._places.assignments(), self._places.beats_of_all()
         flows = tuple(
-            _flow_status(flow, self._tasks(flow, places.get(flow.serial), beats.get(flow.serial, {})))
-            for flow in self._registry.flows()
+            self._status(flow, places.get(flow.serial), beats.get(flow.serial, {})) for flow in self._registry.flows()
         )
         return ClusterStatus(time.time(), leader, supervisors, flows)
 
     def status(self, flow: DeployedFlow) -> FlowStatus:
         """Return where a deployed flow stands."""
-        return _flow_status(flow, self._tasks(flow, self._places.assignment(flow), self._places.beats(flow)))
+        return self._status(flow, self._places.assignment(flow), self._places.beats(flow))
+
+    def _status(self, flow: DeployedFlow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]) -> FlowStatus:
+        try:
+            return _flow_status(flow, self._tasks(flow, record, beats))
+        except Exception as error:
+            # Another release may have written it: this flow is seen without what it says, and the others as they are.
+            return _bare_status(flow, str(unreadable(flow, error)))
 
     def _tasks(
         self, flow: DeployedFlow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]
@@ -88,6 +95,12 @@ class Cluster:
 
 
 def _flow_status(flow: DeployedFlow, tasks: tuple[TaskStatus, ...]) -> FlowStatus:
+    bare = _bare_status(flow, flow.problem)
+    return replace(bare, parallelism=flow.parallelism, settings=flow.settings, tasks=tasks)
+
+
+def _bare_status(flow: DeployedFlow, problem: str | None) -> FlowStatus:
+    """Return a flow's status without what its version says."""
     standing = flow.standing
     return FlowStatus(
         name=flow.name,
@@ -96,11 +109,10 @@ def _flow_status(flow: DeployedFlow, tasks: tuple[TaskStatus, ...]) -> FlowStatu
         previous=str(standing.previous) if standing.previous else None,
         version=flow.version.number,
         workers=flow.workers,
-        parallelism=flow.parallelism,
-        settings=flow.settings,
+        parallelism={},
+        settings={},
         submitted_at=flow.submitted_at,
-        tasks=tasks,
-        problem=flow.problem,
+        problem=problem,
         due_event=str(standing.due.event) if standing.due else None,
         due_at=standing.due.at if standing.due else None,
     )

@@ -160,7 +160,7 @@ def application_of(flow: DeployedFlow) -> str:
 
 def changes_in_place(flow: DeployedFlow) -> bool:
     """Return whether the process that runs a flow may run the next version of it too."""
-    return flow.version.content.definition["kind"] == YAML and application_of(flow) == WATCHED
+    return flow.version.content.definition.get("kind") == YAML and application_of(flow) == WATCHED
 
 
 def demand_of(application: str, flows: list[DeployedFlow]) -> Demand:
@@ -199,17 +199,28 @@ def check_deployed(flow: DeployedFlow) -> None:
         SubmitError: A setting is none that this release can work with.
         DeployError: The record of its version is no such record.
     """
-    settings = {name: value for name, value in flow.settings.items() if name in SETTINGS}
-    check_settings(flow.name, settings)
     try:
+        settings = {name: value for name, value in flow.settings.items() if name in SETTINGS}
+        check_settings(flow.name, settings)
         queries = queries_of(flow)
         check_user_workers(flow.name, settings, [query.group for query in queries])
         demand_of(application_of(flow), [flow])
+        dict(flow.parallelism)
     except SubmitError:
         raise
     except Exception as error:
-        problem = f"version {flow.version.number} in the registry cannot be read: {type(error).__name__}: {error}"
-        raise DeployError(flow.name, problem, hint=f"deploy it again: tridelta update {flow.name}") from error
+        raise unreadable(flow, error) from error
+
+
+def unreadable(flow: DeployedFlow, error: Exception) -> DeployError:
+    """Return the error of a flow whose version in the registry is no such record.
+
+    Args:
+        flow: The flow.
+        error: What came of reading it.
+    """
+    problem = f"version {flow.version.number} in the registry cannot be read: {type(error).__name__}: {error}"
+    return DeployError(flow.name, problem, hint=f"deploy it again: tridelta update {flow.name}")
 
 
 def component_id(flow: str, group: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from pipelines import Lake
 from pipelines.catalog.flow import FlowSettings, FlowSpec
@@ -21,10 +22,11 @@ from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import default_windows
 from pipelines.flowmix.yaml_form import load_flow
 from pipelines.nimbus import Nimbus, NimbusSettings
-from pipelines.nimbus.deployed import application_of, load, plan_digest, queries_of, source_digest
+from pipelines.nimbus.deployed import application_of, check_deployed, load, plan_digest, queries_of, source_digest
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
     DeployError,
+    NimbusError,
     NotAliveError,
     NoTransitionError,
     RebalanceError,
@@ -33,6 +35,8 @@ from pipelines.nimbus.errors import (
     VersionError,
     WaitError,
 )
+from pipelines.nimbus.periodic_rebalance import judge
+from pipelines.nimbus.registry.tables import versions
 
 YAML = """
 flow: delays
@@ -309,3 +313,34 @@ def test_code_of_any_callable_has_a_digest(nimbus: Nimbus, monkeypatch: pytest.M
         spec = FlowSpec("made", "A flow.", build)
         monkeypatch.setattr("pipelines.catalog.flow", lambda name, spec=spec: spec)
         assert source_digest("made") == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+
+
+ODD_RECORDS: list[dict[str, Any]] = [
+    {"definition": {"kind": "catalog", "queries": [{"group": "q"}], "explicit": {}}},
+    {"definition": {"queries": [5]}},
+    {"definition": {"queries": 5}},
+    {"definition": {"queries": [], "explicit": 3}},
+    {"definition": []},
+    {"components": [1]},
+]
+
+
+@pytest.mark.parametrize("odd", ODD_RECORDS, ids=str)
+def test_a_record_that_cannot_be_read_hides_no_other_flow(nimbus: Nimbus, odd: dict[str, Any]) -> None:
+    """Another release may have written it."""
+    nimbus.submit("flights")
+    nimbus.submit("numbers")
+    with nimbus.store.write() as connection:
+        serial = nimbus.registry.flow("numbers").serial
+        connection.execute(update(versions).where(versions.c.flow == serial).values(**odd))
+    seen = {flow.name: flow for flow in nimbus.cluster().flows}
+    assert seen["flights"].tasks
+    assert seen["flights"].problem is None
+    assert (seen["numbers"].tasks, seen["numbers"].status, seen["numbers"].version) == ((), "ACTIVE", 1)
+    assert "version 1 in the registry cannot be read" in str(seen["numbers"].problem)
+    assert nimbus.flow("numbers") == seen["numbers"]
+    # It is told, and the leader places the others.
+    with pytest.raises(NimbusError, match="cannot be read"):
+        check_deployed(nimbus.registry.flow("numbers"))
+    assert {one.flow: bool(one.why_not) for one in judge(nimbus)}.keys() == {"flights", "numbers"}
+    assert nimbus.kill("numbers").status == "KILLED"

@@ -175,3 +175,20 @@ def test_code_that_was_imported_is_read_again_by_another_process(
     worker._tasks.clear()
     worker._follow({(flow.serial, 1): flow})
     assert worker.ending.is_set()
+
+
+@pytest.mark.parametrize("definition", [{}, {"kind": "catalog", "queries": [{"group": "q"}]}, {"queries": 5}], ids=str)
+def test_a_version_that_cannot_be_read_ends_its_own_tasks_alone(
+    registry: Registry, worker: WorkerProcess, definition: dict[str, Any]
+) -> None:
+    flow, neighbour = registry.submit("a", content("a")), registry.submit("b", content("b"))
+    tasks = {(one.serial, 1): FakeTask(one) for one in (flow, neighbour)}
+    worker._tasks = dict(tasks)  # type: ignore[arg-type]
+    worker._revisions = {flow.serial: 1, neighbour.serial: 1}
+    odd = registry.update("a", replace(content("a"), definition=definition))
+    worker._follow({(flow.serial, 1): odd, (neighbour.serial, 1): neighbour})
+    assert [task.told for task in tasks.values()] == [["leave"], ["accept True"]]
+    worker._tasks.pop((flow.serial, 1))
+    worker._loaded = {flow.serial: (flow, TrideltaError("not looked at"))}
+    worker._follow({(flow.serial, 1): odd, (neighbour.serial, 1): neighbour})
+    assert worker._tasks.keys() == {(neighbour.serial, 1)}

@@ -259,7 +259,7 @@ class WorkerProcess:
 
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""
-        query = next((own for own in deployed.queries_of(flow) if own.task == task.query.task), None)
+        query = _query_of(flow, task.query.task)
         outdated = _outdated(task, flow) and flow.serial not in held
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
             # It comes again, with another number of partitions, in another process or in another version.
@@ -272,7 +272,7 @@ class WorkerProcess:
             task.force()
 
     def _begin(self, key: Key, flow: DeployedFlow) -> None:
-        query = next((own for own in deployed.queries_of(flow) if own.task == key[1]), None)
+        query = _query_of(flow, key[1])
         if query is None or any(_outdated(task, flow) for task in self._tasks.values()):
             # The version before drains first.
             return
@@ -483,6 +483,14 @@ def spark_of(
 def _outdated(task: Task, flow: DeployedFlow) -> bool:
     """Return whether a task runs another version of this flow."""
     return task.flow.serial == flow.serial and task.flow.version.number != flow.version.number
+
+
+def _query_of(flow: DeployedFlow, task: int) -> deployed.DeployedQuery | None:
+    """Return a query of a flow by its task; None where its version has none, or cannot be read: the leader tells that."""
+    try:
+        return next((own for own in deployed.queries_of(flow) if own.task == task), None)
+    except Exception:
+        return None
 
 
 def _readable(flow: DeployedFlow) -> bool:
