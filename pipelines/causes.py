@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.printable import printable
+
 PYTHON_WORKER = "org.apache.spark.api.python.PythonException"
 """An exception in a Python worker: its text is the traceback, with all that the user's function said."""
 _DEEPEST = 30
@@ -29,8 +31,8 @@ _MOST_TEXT = 2_000
 
 
 def shortened(text: str) -> str:
-    """Return as much of an error's text as is kept and shown: it may quote a whole record."""
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+    """Return as much of an error's text as is kept and shown: it may quote a whole record, and what no database takes."""
+    return printable(text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}...")
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,19 @@ def test_history_tells_what_happened_and_pruning_ends_it(store: Store, registry:
     assert registry.submit("counts", content()).serial == 2, "a serial never comes again"
 
 
+@pytest.mark.parametrize(("odd", "kept"), [("caf\udce9.yaml", "caf\\udce9.yaml"), ("a\0b", "a\\x00b")], ids=ascii)
+def test_texts_of_errors_that_no_database_takes_are_written_out(registry: Registry, odd: str, kept: str) -> None:
+    """A name of a file may hold a byte that is no UTF-8, and a message whatever a record says."""
+    flow = registry.submit("f", content())
+    registry.problem(flow, f"{odd} is not there")
+    registry.tell(flow, "TASK_FAILED", {"reason": odd})
+    assert registry.flow("f").problem == f"{kept} is not there"
+    assert [one.detail for one in registry.history("f")][1:] == [{"problem": f"{kept} is not there"}, {"reason": kept}]
+    # Told again it is no other.
+    registry.problem(registry.flow("f"), f"{odd} is not there")
+    assert len(registry.history("f")) == 3
+
+
 def test_texts_of_errors_are_kept_shortened(registry: Registry) -> None:
     """A record in a text would go to the registry with every beat."""
     flow = registry.submit("f", content())

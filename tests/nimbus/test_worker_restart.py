@@ -83,7 +83,14 @@ def test_while_a_request_is_under_way_flows_go_on_as_they_are(registry: Registry
 
 
 @pytest.mark.parametrize(
-    "error", [UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "no"), PermissionError("no"), SystemExit(2)]
+    "error",
+    [
+        UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "no"),
+        PermissionError("no"),
+        SystemExit(2),
+        FileNotFoundError("caf\udce9.csv"),
+    ],
+    ids=ascii,
 )
 def test_whatever_a_flow_brings_about_is_its_own_problem(
     registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, error: BaseException
