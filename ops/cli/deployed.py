@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import deployed_view, rendering
-from ops.cli.parts import AsJson, answer, bounded, emit, errors, verb
+from ops.cli.parts import AsJson, answer, bounded, emit, errors, json_text, verb
 from pipelines import bounds
 from pipelines.bounds import TASKS, OutOfBoundsError, shown
 from pipelines.errors import DefinitionError
@@ -306,7 +305,7 @@ def logs(
         try:
             for line in flow_logs.lines(level=level, follow=follow, last=lines):
                 told = True
-                print(json.dumps(line) if as_json else text(line), flush=follow)
+                print(json_text(line) if as_json else text(line), flush=follow)
         except KeyboardInterrupt:
             if not follow:
                 raise
