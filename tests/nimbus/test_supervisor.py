@@ -243,6 +243,16 @@ def test_the_lease_of_a_supervisor_that_died_here_is_free_at_once(host: Host) ->
     assert taken.holder != own.holder
 
 
+def test_a_name_is_held_for_longer_than_a_beat_lasts(host: Host) -> None:
+    seldom = replace(host.settings, beat_seconds=20, lease_seconds=60, task_timeout_seconds=60)
+    other = SupervisorProcess(host.store, seldom, "s2")
+    other.take_name()
+    for _ in range(2):
+        assert other._own is not None
+        assert other._own.expires_at - time.time() > 55
+        other._renew_own()
+
+
 def test_a_second_supervisor_of_a_name_is_refused(host: Host) -> None:
     with pytest.raises(LeaseHeldError, match="supervisor:s1"):
         host.another().take_name()

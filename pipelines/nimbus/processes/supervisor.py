@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 logger = logs.logger(__name__)
 
 _RECOVERED_SECONDS = 60.0
-# A supervisor's own lease: who finds it held waits so long for a dead one.
+# A supervisor's own lease, at least; where beats are seldom, as long as three of them. Who finds it held waits so long for
+# a dead one.
 _OWN_LEASE_SECONDS = 10.0
 # So long a supervisor that starts waits for a registry that does not answer.
 _REGISTRY_SECONDS = 60.0
@@ -231,7 +232,7 @@ class SupervisorProcess:
         if held is not None and not self._alive_elsewhere(held.holder):
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
-        self._own = self._registry.leases.take(name, self._holder, _OWN_LEASE_SECONDS)
+        self._own = self._registry.leases.take(name, self._holder, self._own_seconds)
         Life(self._settings, self.name, "supervisor").begun(self._holder)
 
     def _alive_elsewhere(self, holder: str) -> bool:
@@ -245,15 +246,19 @@ class SupervisorProcess:
             return None
         return self._registry.leases.holder(f"supervisor:{self.name}")
 
+    @property
+    def _own_seconds(self) -> float:
+        return max(_OWN_LEASE_SECONDS, 3 * self._settings.beat_seconds)
+
     def _renew_own(self) -> bool:
         """Return whether the name is still its own."""
         assert self._own is not None
         try:
-            self._own = self._registry.leases.renew(self._own, _OWN_LEASE_SECONDS)
+            self._own = self._registry.leases.renew(self._own, self._own_seconds)
         except LeaseLostError:
             # It was frozen, or the clock has jumped. If another has come up meanwhile, this one is the one too many.
             try:
-                self._own = self._registry.leases.take(self._own.name, self._holder, _OWN_LEASE_SECONDS)
+                self._own = self._registry.leases.take(self._own.name, self._holder, self._own_seconds)
             except LeaseHeldError as error:
                 logger.error("another supervisor of this name runs", reason=str(error))
                 self.ending.set()
