@@ -130,6 +130,15 @@ def test_a_database_of_another_form_is_refused(url: str) -> None:
         Store(url, migrate=False)
 
 
+def test_a_registry_of_a_newer_release_says_so(store: Store, url: str) -> None:
+    with store.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    for migrate in (True, False):
+        with pytest.raises(RegistryError, match="stands at migration 9999, and this release needs 0002") as refused:
+            Store(url, migrate=migrate)
+        assert refused.value.hint == "use one release for all processes that share a registry"
+
+
 def test_processes_that_start_at_once_migrate_once(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         stores = list(pool.map(lambda _: Store(url, busy_seconds=60), range(4)))

@@ -60,7 +60,7 @@ class Store:
             self.engine = self._open(parsed, busy_seconds)
         try:
             with self._openable():
-                if migrate and self.revision() != self.newest():
+                if migrate and self._is_older():
                     self.upgrade()
                 self._check_form()
         except BaseException:
@@ -185,6 +185,12 @@ class Store:
             config = _config()
             config.attributes["connection"] = connection
             yield config
+
+    def _is_older(self) -> bool:
+        """Return whether the tables stand at an earlier migration of this release, or there are none: not a newer one."""
+        script, present = ScriptDirectory.from_config(_config()), self.revision()
+        known = {None, *(revision.revision for revision in script.walk_revisions())}
+        return present in known and present != script.get_current_head()
 
     def _check_form(self) -> None:
         present, wanted = self.revision(), self.newest()
