@@ -96,9 +96,17 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Deploy a flow: it runs around the clock, until it is killed."""
+    from pipelines.nimbus.errors import AlreadyAliveError
+
     name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
     with nimbus() as there:
-        seen = there.submit(name, inactive=inactive, **options)
+        try:
+            seen = there.submit(name, inactive=inactive, **options)
+        except AlreadyAliveError as error:
+            if error.status == "KILLED" and not no_supervisor:
+                # It goes once a supervisor removes it.
+                there.ensure_supervisor()
+            raise
         started = None if no_supervisor else there.ensure_supervisor()
         if not (inactive or no_wait):
             seen = _waited(there, seen, "running", wait_at_most, as_json)

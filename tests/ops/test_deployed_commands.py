@@ -60,6 +60,14 @@ def test_submit_deploys_starts_a_supervisor_and_waits_until_the_flow_runs(nimbus
     assert nimbus.closed == 1
 
 
+@pytest.mark.parametrize("options", [[], ["--no-supervisor"]], ids=["", "no supervisor"])
+def test_submit_of_a_killed_flow_starts_who_removes_it(nimbus: FakeNimbus, options: list[str]) -> None:
+    nimbus.flows, nimbus.alive = {"flights": flow("flights", status="KILLED")}, False
+    done = run("submit", "flights", *options, code=1)
+    assert "wait until it is removed" in re.sub(r"\s+", " ", done.stderr)
+    assert nimbus.alive is not bool(options)
+
+
 def test_submit_passes_its_options_on(nimbus: FakeNimbus) -> None:
     options = [
         "--trigger-seconds",
