@@ -68,6 +68,26 @@ def test_submit_of_a_killed_flow_starts_who_removes_it(nimbus: FakeNimbus, optio
     assert nimbus.alive is not bool(options)
 
 
+@pytest.mark.parametrize(
+    ("status", "goes_on"),
+    [
+        (None, "Go on with: tridelta run trips"),
+        ("ACTIVE", "It is deployed and goes on by itself."),
+        ("INACTIVE", "It is deployed and inactive; go on with: tridelta activate trips"),
+        ("KILLED", "It is being removed; go on afterwards with: tridelta submit trips"),
+    ],
+)
+def test_skip_says_how_the_flow_goes_on(
+    nimbus: FakeNimbus, home: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, goes_on: str
+) -> None:
+    (home / "nimbus").mkdir()
+    (home / "nimbus" / "registry.db").touch()
+    nimbus.flows = {} if status is None else {"trips": flow("trips", status=status)}
+    monkeypatch.setattr("ops.cli.app.flow", lambda name: SimpleNamespace(name=name, topology=lambda: None))
+    monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_: None)
+    assert f"Batch 3 of trips is left out. {goes_on} Its rows" in said(run("skip", "trips", "3"))
+
+
 def test_submit_passes_its_options_on(nimbus: FakeNimbus) -> None:
     options = [
         "--trigger-seconds",
