@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -301,14 +301,21 @@ def logs(
 ) -> None:
     """Show what workers and supervisors of this machine have written about a flow."""
     from ops.cli.deployed_logs import FlowLogs, text
+    from pipelines.nimbus.errors import RegistryError
     from pipelines.nimbus.settings import NimbusSettings
     from pipelines.nimbus.telemetry.log_files import LEVELS
 
     if level is not None and level.lower() not in LEVELS:
         raise DefinitionError(f"no such level: {level}", hint=f"there are: {', '.join(LEVELS)}")
-    with nimbus() as there:
-        flow_logs = FlowLogs(there, NimbusSettings.from_environment(), flow)
-        flow_logs.tell_what_is_elsewhere()
+    with ExitStack() as stack:
+        settings = NimbusSettings.from_environment()
+        try:
+            flow_logs = FlowLogs(stack.enter_context(nimbus()), settings, flow)
+            flow_logs.tell_what_is_elsewhere()
+        except RegistryError as error:
+            # Its logs say why, perhaps, and they are files.
+            errors.print(f"{error}\n  So all logs of this machine are read.", style="yellow", markup=False)
+            flow_logs = FlowLogs(None, settings, flow)
         told = False
         try:
             for line in flow_logs.lines(level=level, follow=follow, last=lines):

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from ops.cli import deployed, deployed_view
 from ops.cli.app import app
+from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.records import Happened
 from tests.fake_nimbus import FakeNimbus
@@ -312,6 +313,25 @@ def test_logs_come_from_every_slot_of_this_machine(nimbus: FakeNimbus, home: Pat
         json.loads(one) for one in run("logs", "flights", "--json", "-n", "2", "--level", "warning").stdout.splitlines()
     ]
     assert [one["event"] for one in lines] == ["memory is short", "query failed"]
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["not opened", "lost later"])
+def test_logs_are_read_also_while_the_registry_does_not_answer(
+    nimbus: FakeNimbus, home: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    def away(*_: object) -> Any:
+        raise RegistryError("postgresql://me@db/r", "does not answer: refused")
+
+    monkeypatch.setattr(*((nimbus, "flow") if opens else (deployed, "nimbus")), away)
+    named = {"level": "error", "event": "query failed", "flow": "flights"}
+    log(home, "logs/s1/6900/worker.jsonl", named, {"level": "warning", "event": "registry does not answer"})
+    done = run("logs", "flights")
+    assert [line.split(" ", 3)[3] for line in done.stdout.splitlines()] == [
+        "   flights query failed",
+        " registry does not answer",
+    ]
+    assert "postgresql://me@db/r does not answer: refused" in done.stderr
+    assert "all logs of this machine are read" in re.sub(r"\s+", " ", done.stderr)
 
 
 def test_logs_of_another_machine_are_said_to_be_there(nimbus: FakeNimbus) -> None:
