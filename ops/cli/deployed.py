@@ -59,10 +59,22 @@ RUNS_WITHIN = 180.0
 
 
 @contextmanager
-def nimbus() -> Iterator[Nimbus]:
-    """Open Nimbus, as the environment says."""
-    from pipelines.nimbus.nimbus import Nimbus
+def nimbus(*, makes: bool = False) -> Iterator[Nimbus]:
+    """Open Nimbus, as the environment says.
 
+    Args:
+        makes: Make a registry where there is none: for who deploys. Any other would only hide that the home is a wrong one.
+
+    Raises:
+        RegistryError: There is no registry, or it cannot be opened.
+    """
+    from pipelines.nimbus.errors import RegistryError
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.settings import registry_exists, registry_url
+
+    if not (makes or registry_exists(url := registry_url())):
+        hint = "submit a flow, or correct TRIDELTA_HOME or TRIDELTA_REGISTRY"
+        raise RegistryError(url, "is not there: nothing was deployed from this home", hint=hint)
     with Nimbus.from_environment() as opened:
         yield opened
 
@@ -99,7 +111,7 @@ def submit(
     from pipelines.nimbus.errors import AlreadyAliveError
 
     name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
-    with nimbus() as there:
+    with nimbus(makes=True) as there:
         try:
             seen = there.submit(name, inactive=inactive, **options)
         except AlreadyAliveError as error:

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from ops.cli import deployed, deployed_view
 from ops.cli.app import app
-from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.errors import RegistryError, SettingError
+from pipelines.nimbus.processes.supervisor import chosen_name
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.records import Happened
 from tests.fake_nimbus import FakeNimbus
@@ -31,7 +32,7 @@ def nimbus(monkeypatch: pytest.MonkeyPatch) -> FakeNimbus:
     fake = FakeNimbus()
 
     @contextmanager
-    def opened() -> Iterator[FakeNimbus]:
+    def opened(**_: object) -> Iterator[FakeNimbus]:
         with fake:
             yield fake
 
@@ -332,6 +333,30 @@ def test_logs_are_read_also_while_the_registry_does_not_answer(
     ]
     assert "postgresql://me@db/r does not answer: refused" in done.stderr
     assert "all logs of this machine are read" in re.sub(r"\s+", " ", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["status", "flights"], ["versions", "flights"], ["top"], ["kill", "flights"], ["update", "flights"]],
+    ids=" ".join,
+)
+def test_a_look_makes_no_registry(home: Path, arguments: list[str]) -> None:
+    done = run(*arguments, code=1)
+    assert f"RegistryError: the registry sqlite:///{home}/nimbus/registry.db is not there" in done.stderr
+    assert "TRIDELTA_HOME" in done.stderr
+    assert done.stdout == ""
+    assert not (home / "nimbus" / "registry.db").exists()
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../x", "a:b", "", "..", "a\nb"])
+def test_a_supervisor_has_a_name_that_can_be_a_folder(home: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("pipelines.nimbus.processes.supervisor.run", lambda **_: pytest.fail("it runs"))
+    done = run("supervisor", "--id", name, code=1)
+    assert "SettingError: a supervisor cannot be called" in done.stderr
+    assert not (home / "nimbus").exists()
+    with pytest.raises(SettingError, match="cannot be called"):
+        chosen_name(name)
+    assert chosen_name("rack-2.host_1") == "rack-2.host_1"
 
 
 def test_logs_of_another_machine_are_said_to_be_there(nimbus: FakeNimbus) -> None:

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines import logs
+from pipelines.bounds import shown
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.ownership import host_name
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError, SettingError
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
 from pipelines.nimbus.processes.standby import MASTER, Standby
@@ -97,7 +98,7 @@ class SupervisorProcess:
         standby: Callable[[str, str, Sequence[str]], list[str]] | None = None,
     ) -> None:
         self._store, self._settings, self._command = store, settings, command or worker_command
-        self.name = name or default_name()
+        self.name = chosen_name(name)
         self._registry, self._places = Registry(store), Places(store)
         self._holder = f"supervisor:{self.name}:{uuid.uuid4().hex[:8]}"
         self._leader = Leader(store, settings, self._holder)
@@ -415,6 +416,19 @@ class SupervisorProcess:
                 self._registry.tell(flow, "WORKER_DIED", detail)
 
 
+def chosen_name(name: str | None) -> str:
+    """Return a supervisor's name: the one asked for, else that of the host. Its files lie in a folder of that name.
+
+    Raises:
+        SettingError: The name cannot be a folder's, or would be read as another's.
+    """
+    if name is None:
+        return default_name()
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or not name.strip("."):
+        raise SettingError(f"a supervisor cannot be called {shown(name)}", hint="take letters, digits and _ . -")
+    return name
+
+
 def default_name() -> str:
     """Return the host's name, as far as a name can hold it."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", host_name())
@@ -542,7 +556,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--id", default=None)
     chosen = parser.parse_args(arguments)
     settings = NimbusSettings.from_environment()
-    folder = settings.supervisor_folder(chosen.id or default_name())
+    try:
+        folder = settings.supervisor_folder(chosen_name(chosen.id))
+    except SettingError as error:
+        sys.exit(str(error))
     configure(Path(folder) / "supervisor.jsonl", settings.log_megabytes, settings.log_files)
     try:
         run(name=chosen.id)
