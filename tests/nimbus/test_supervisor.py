@@ -40,6 +40,8 @@ from pipelines.nimbus.registry.store import Store
 
 manner, supervisor, port, life = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 settings = NimbusSettings.from_environment()
+if manner == "starts slowly":
+    time.sleep(600)
 Life(settings, supervisor, port).begun(life)
 if manner == "dies":
     sys.exit(1)
@@ -360,3 +362,53 @@ def test_all_of_a_host_can_be_ended(host: Host, settings: NimbusSettings) -> Non
     assert supervisor.wait() == -signal.SIGTERM
     assert worker.process() is None
     assert shut_down(settings) == Ended((), (), ())
+
+
+# A supervisor that starts a worker in the moment in which it ends.
+_ENDS_LATE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.processes import ProcessIdentity
+
+def end(*_):
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "started by a worker"])
+    Life(NimbusSettings(Path(sys.argv[1])), "s1", 2).starting("y", ProcessIdentity.of(worker.pid))
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_shutdown_ends_workers_that_are_starting(host: Host, settings: NimbusSettings) -> None:
+    host.restart("starts slowly")
+    host.submit()
+    host.until(lambda: host.supervisor._children)
+    (worker,) = host.supervisor._children
+    assert host.worker() is None
+    command = [sys.executable, "-c", _ENDS_LATE, str(settings.home)]
+    with subprocess.Popen(command, env=worker_environment(host.store, settings), stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        supervisor.stdout.readline()
+        record = {"life": "x", **ProcessIdentity.of(supervisor.pid).to_json()}
+        (settings.supervisor_folder("s1") / "supervisor.json").write_text(json.dumps(record), "utf-8")
+        assert shut_down(settings) == Ended(("s1",), ("s1:1", "s1:2"), ())
+        assert supervisor.wait(30) == 0
+    assert worker.wait(30) == -signal.SIGTERM
+    late = Life(settings, "s1", "2.starting").read()
+    assert late is not None
+    assert late.process() is None
+
+
+def test_a_worker_that_has_got_up_is_starting_no_more(host: Host) -> None:
+    host.submit()
+    host.until(host.works)
+    worker = host.worker()
+    assert worker is not None
+    assert Life(host.settings, "s1", f"{_port(host)}.starting").read() is None
+    Life(host.settings, "s1", _port(host)).starting("another", ProcessIdentity.of())
+    Life(host.settings, "s1", _port(host)).begun(worker.life)
+    assert Life(host.settings, "s1", f"{_port(host)}.starting").read() is not None

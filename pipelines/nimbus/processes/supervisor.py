@@ -329,6 +329,8 @@ class SupervisorProcess:
         slot.started_at = slot.heard_at = time.monotonic()
         slot.touched = slot.beats = 0
         logger.info("worker started", port=slot.port, pid=child.pid)
+        # It takes a while to write a file of its own, and a shutdown must find it.
+        Life(self._settings, self.name, slot.port).starting(life, slot.record.identity)
 
     def _ring_at_end(self, pid: int) -> None:
         """Look at once when a process ends, and not with the next beat."""
