@@ -59,6 +59,7 @@ def tidied(
 @contextmanager
 def _registry(settings: FlowSettings) -> Iterator[RegistryWork | None]:
     """Open the registry and yield its part of a round; None where it was never made: housekeeping makes none."""
+    from pipelines.nimbus.errors import NoTablesError
     from pipelines.nimbus.settings import registry_exists
 
     url = os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
@@ -68,7 +69,12 @@ def _registry(settings: FlowSettings) -> Iterator[RegistryWork | None]:
     from pipelines.nimbus.registry.pruning import remove_old_records
     from pipelines.nimbus.registry.store import Store
 
-    with closing(Store(url)) as store:
+    try:
+        store = Store(url, migrate=False)
+    except NoTablesError:
+        yield None
+        return
+    with closing(store):
         yield partial(remove_old_records, store)
 
 

@@ -75,7 +75,7 @@ def nimbus(*, makes: bool = False) -> Iterator[Nimbus]:
     if not (makes or registry_exists(url := registry_url())):
         hint = "submit a flow, or correct TRIDELTA_HOME or TRIDELTA_REGISTRY"
         raise RegistryError(url, "is not there: nothing was deployed from this home", hint=hint)
-    with Nimbus.from_environment() as opened:
+    with Nimbus.from_environment(migrate=makes) as opened:
         yield opened
 
 

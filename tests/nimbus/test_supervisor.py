@@ -412,3 +412,22 @@ def test_a_worker_that_has_got_up_is_starting_no_more(host: Host) -> None:
     Life(host.settings, "s1", _port(host)).starting("another", ProcessIdentity.of())
     Life(host.settings, "s1", _port(host)).begun(worker.life)
     assert Life(host.settings, "s1", f"{_port(host)}.starting").read() is not None
+
+
+def test_tables_that_are_missing_for_a_moment_end_no_supervisor(
+    url: str, settings: NimbusSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while a database is restored."""
+    store = Store(url, busy_seconds=5)
+    host = Host(store, settings)
+    host.supervisor.take_name()
+    host.supervisor.look()
+    store.downgrade("base")
+    host.supervisor.look()
+    said = [getattr(line, logs.FIELDS, {}) for line in caplog.records]
+    assert "has lost its tables" in next(facts["reason"] for facts in said if facts.get("reason"))
+    store.upgrade()
+    host.supervisor.look()
+    assert host.registry.leases.holder("supervisor:s1") == host.supervisor._own
+    assert not host.supervisor.ending.is_set()
+    store.close()

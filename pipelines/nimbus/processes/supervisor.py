@@ -206,6 +206,8 @@ class SupervisorProcess:
             self._alone(self._keep_standby, "standby")
         except RegistryError as error:
             logger.warning("registry does not answer", reason=str(error))
+        except Exception:
+            logger.exception("a round failed; it is tried again")
         self._children = [child for child in self._children if child.poll() is None]
 
     def _alone(self, work: Callable[[], None], what: str) -> None:

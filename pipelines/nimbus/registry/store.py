@@ -29,10 +29,11 @@ from sqlalchemy.exc import (
     TimeoutError,
 )
 
-from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.errors import NoTablesError, RegistryError
 from pipelines.private import FOLDER_MODE, masked, private_file
 
 _SQLITE_OPTIONS = {"cache", "immutable", "mode", "nolock", "timeout", "uri", "vfs"}
+_UNDEFINED_TABLE, _INSUFFICIENT_PRIVILEGE = "42P01", "42501"
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -46,6 +47,7 @@ class Store:
         migrate: Bring the tables to this release's form; False: refuse another form.
 
     Raises:
+        NoTablesError: It has none, and is not to be migrated.
         RegistryError: The database cannot be opened, its driver is not installed, or its tables have another form.
     """
 
@@ -144,14 +146,21 @@ class Store:
     def _told(self) -> Iterator[None]:
         """Raise a RegistryError, without the statement, for every driver error that means "not now".
 
-        What is wrong with a statement or its values is no matter of time, and goes on as it is.
+        What is wrong with a statement or its values is no matter of time, and goes on as it is. Tables may be missing for the
+        time of a restore.
         """
         try:
             yield
         except (DBAPIError, DisconnectionError, TimeoutError) as error:
+            problem = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+            state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+            if state == _UNDEFINED_TABLE or problem.startswith("no such table"):
+                raise RegistryError(self.url, f"has lost its tables: {problem}", hint="restore them") from error
+            if state == _INSUFFICIENT_PRIVILEGE:
+                hint = "grant the user of TRIDELTA_REGISTRY the registry's tables"
+                raise RegistryError(self.url, f"refuses this user: {problem}", hint=hint) from error
             if not _not_now(error):
                 raise
-            problem = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
             if "read-only" in problem:
                 # A fail-over has made a standby of it: the next transaction connects again, to the primary if the URL says so.
                 self.engine.dispose()
@@ -194,9 +203,14 @@ class Store:
 
     def _check_form(self) -> None:
         present, wanted = self.revision(), self.newest()
+        if present is None:
+            raise NoTablesError(self.url)
         if present != wanted:
             problem = f"stands at migration {present}, and this release needs {wanted}"
-            raise RegistryError(self.url, problem, hint="use one release for all processes that share a registry")
+            hint = "use one release for all processes that share a registry"
+            if self._is_older():
+                hint = f"start this release's supervisor, which brings it there: tridelta supervisor; {hint}"
+            raise RegistryError(self.url, problem, hint=hint)
 
     def _open(self, url: URL, busy_seconds: float) -> Engine:
         try:
