@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pipelines import logs
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.processes.life import Ended, Life, LifeRecord, holder_of, shut_down
 from pipelines.nimbus.processes.supervisor import SupervisorProcess, worker_environment
 from pipelines.nimbus.registry.placements import Places
@@ -431,3 +431,41 @@ def test_tables_that_are_missing_for_a_moment_end_no_supervisor(
     assert host.registry.leases.holder("supervisor:s1") == host.supervisor._own
     assert not host.supervisor.ending.is_set()
     store.close()
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["nobody else", "another supervisor"])
+def test_a_registry_file_that_is_replaced_has_one_supervisor_in_the_end(
+    host: Host, settings: NimbusSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: bool
+) -> None:
+    def reasons() -> list[str]:
+        return [str(getattr(line, logs.FIELDS, {}).get("reason")) for line in caplog.records]
+
+    host.supervisor.look()
+    for file in tmp_path.glob("registry.db*"):
+        file.unlink()
+    for _ in range(3):
+        host.supervisor.look()
+    assert "is missing" in reasons()[-1]
+    assert not (tmp_path / "registry.db").exists()
+    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
+    second = SupervisorProcess(store, settings, "s1")
+    if other:
+        second.take_name()
+    for _ in range(3):
+        host.supervisor.look()
+    holder = Registry(store).leases.holder("supervisor:s1")
+    assert host.supervisor.ending.is_set() is other
+    assert holder == (second._own if other else host.supervisor._own)
+    store.close()
+
+
+def test_a_registry_file_that_is_replaced_is_said_before_the_new_one_is_used(host: Host, tmp_path: Path) -> None:
+    Store(f"sqlite:///{tmp_path}/new.db").close()
+    lease = host.registry.leases.take("x", "me", 60)
+    for beside in tmp_path.glob("registry.db-*"):
+        beside.unlink()
+    (tmp_path / "new.db").replace(tmp_path / "registry.db")
+    with pytest.raises(RegistryError, match="was replaced by another file"):
+        host.registry.leases.renew(lease, 60)
+    with pytest.raises(LeaseLostError):
+        host.registry.leases.renew(lease, 60)

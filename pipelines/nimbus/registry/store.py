@@ -32,6 +32,7 @@ from sqlalchemy.exc import (
 from pipelines.nimbus.errors import NoTablesError, RegistryError
 from pipelines.private import FOLDER_MODE, masked, private_file
 
+_FILE = "file"
 _SQLITE_OPTIONS = {"cache", "immutable", "mode", "nolock", "timeout", "uri", "vfs"}
 _UNDEFINED_TABLE, _INSUFFICIENT_PRIVILEGE = "42P01", "42501"
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -288,14 +289,30 @@ def _sqlite(url: URL, busy_seconds: float) -> Engine:
     with suppress(OSError):
         private_file(file)
     engine = create_engine(url, connect_args={"timeout": busy_seconds})
+    opened: list[tuple[int, int] | None] = []
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _: Any) -> None:
+    def prepare(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # BEGIN is ours: the driver's own comes too late for reads
         connection.execute("PRAGMA journal_mode=WAL")
         # FULL: a commit that a power cut takes back could give a lease's token out twice.
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+        record.info[_FILE] = _identity(file)
+        opened[:] = [record.info[_FILE]]
+
+    @event.listens_for(engine, "do_connect")
+    def refuse_missing(*_: Any) -> None:
+        # SQLite would make an empty one, beside what other processes have open.
+        if any(opened) and _identity(file) is None:
+            raise RegistryError(str(url), "is missing: its file was removed", hint="restore the file")
+
+    @event.listens_for(engine, "checkout")
+    def check_file(_: Any, record: Any, proxy: Any) -> None:
+        if _identity(file) != record.info[_FILE]:
+            # Its connection goes with this. The next one is to the new file, whose leases are others: each holder finds out.
+            hint = "nothing, if that was meant: who holds a lease in the new one goes on, and others end or take theirs again"
+            raise RegistryError(str(url), "was replaced by another file, or removed", hint=hint)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -303,6 +320,14 @@ def _sqlite(url: URL, busy_seconds: float) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
 
 
 def _config() -> Config:
