@@ -87,6 +87,7 @@ def _registry_url(settings: FlowSettings) -> str:
 @contextmanager
 def _registry(settings: FlowSettings) -> Iterator[RegistryWork | None]:
     """Open the registry and yield its part of a round; None where it was never made: housekeeping makes none."""
+    from pipelines.nimbus.errors import NoTablesError
     from pipelines.nimbus.settings import registry_exists
 
     url = _registry_url(settings)
@@ -96,7 +97,12 @@ def _registry(settings: FlowSettings) -> Iterator[RegistryWork | None]:
     from pipelines.nimbus.registry.pruning import remove_old_records
     from pipelines.nimbus.registry.store import Store
 
-    with closing(Store(url)) as store:
+    try:
+        store = Store(url, migrate=False)
+    except NoTablesError:
+        yield None
+        return
+    with closing(store):
         yield partial(remove_old_records, store)
 
 

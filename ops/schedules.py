@@ -231,7 +231,10 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
         context: dg.SensorEvaluationContext, nimbus: NimbusResource, lake: LakeResource
     ) -> dg.SensorResult | dg.SkipReason:
         limit_pools(context.instance, views)
-        deployed = nimbus.deployed()
+        try:
+            deployed = nimbus.deployed()
+        except TrideltaError as error:
+            return dg.SkipReason(str(error))
         if not deployed and not context.cursor:
             return dg.SkipReason("no flow is deployed")
         progress = Progress(views, lake.lake(), context.cursor, schemas)

@@ -112,8 +112,11 @@ class NimbusResource(dg.ConfigurableResource):
     root: str = ""
     """The lake; empty: that of TRIDELTA_HOME."""
 
-    def nimbus(self) -> Nimbus:
+    def nimbus(self, *, migrate: bool = True) -> Nimbus:
         """Nimbus, open; to be closed, best by `with`.
+
+        Args:
+            migrate: As of `Nimbus`.
 
         Raises:
             RegistryError: The registry cannot be opened.
@@ -124,7 +127,7 @@ class NimbusResource(dg.ConfigurableResource):
         from pipelines.nimbus.settings import registry_url
 
         root = self.root or str(FlowSettings.from_environment().lake)
-        return Nimbus(self.store_url or registry_url(), Lake(root))
+        return Nimbus(self.store_url or registry_url(), Lake(root), migrate=migrate)
 
     def deployed(self) -> dict[str, FlowStatus]:
         """Return the deployed flows by name; without a registry there are none, and no registry is made.
@@ -132,9 +135,13 @@ class NimbusResource(dg.ConfigurableResource):
         Raises:
             RegistryError: The registry does not answer.
         """
+        from pipelines.nimbus.errors import NoTablesError
         from pipelines.nimbus.settings import registry_exists, registry_url
 
         if not registry_exists(self.store_url or registry_url()):
             return {}
-        with self.nimbus() as nimbus:
-            return {flow.name: flow for flow in nimbus.cluster().flows}
+        try:
+            with self.nimbus(migrate=False) as nimbus:
+                return {flow.name: flow for flow in nimbus.cluster().flows}
+        except NoTablesError:
+            return {}

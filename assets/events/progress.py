@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import TypeAdapter, ValidationError
 
 from assets.deployment import RUNS_WITHIN, deployment_key, registered, version_of
 from assets.events import failed_rows, plots, table_metadata
@@ -95,13 +96,21 @@ class SeenFlow:
         }
 
 
+def _read(cursor: str) -> dict[str, SeenFlow]:
+    """Return what a cursor holds. One of another release may have more fields, and one that was set by hand anything."""
+    try:
+        return TypeAdapter(dict[str, SeenFlow]).validate_json(cursor)
+    except ValidationError:
+        return {}
+
+
 class Progress:
     """Follows deployed flows.
 
     Args:
         views: The flows of the catalog.
         lake: Where their tables are.
-        cursor: What the last look gave; None for the first one.
+        cursor: What the last look gave; None for the first one. One that cannot be read is none.
         schemas: Keeps the columns of tables from look to look, by folder.
         most: How many events a look tells, but for trouble; MOST_EVENTS without it. A commit is not cut in two.
     """
@@ -117,8 +126,7 @@ class Progress:
         self._views, self._lake = {view.name: view for view in views}, lake
         self._schemas = {} if schemas is None else schemas
         self._most = MOST_EVENTS if most is None else most
-        kept = json.loads(cursor) if cursor else {}
-        self._seen = {name: SeenFlow(**values) for name, values in kept.items()}
+        self._seen = _read(cursor) if cursor else {}
         self._drawing = 0.0
         self.changed: list[tuple[str, list[str]]] = []
         """Flows that are in trouble now and were not, or in another, or are well again: with what is wrong."""

@@ -269,13 +269,20 @@ def skip(
     if as_json:
         emit({"flow": name, "skipped": txid})
     else:
-        goes_on = (
-            "It is deployed and goes on by itself."
-            if name in deployed.running()
-            else f"Go on with: tridelta run {name}"
-        )
-        rendering.say(f"Batch {txid} of {name} is left out. {goes_on}")
+        rendering.say(f"Batch {txid} of {name} is left out. {_goes_on(name)}")
         rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {name}")
+
+
+def _goes_on(name: str) -> str:
+    """Return how a flow goes on behind a batch that was left out."""
+    known = deployed.running().get(name)
+    if known is None:
+        return f"Go on with: tridelta run {name}"
+    if known["status"] == "INACTIVE":
+        return f"It is deployed and inactive; go on with: tridelta activate {name}"
+    if known["status"] == "KILLED":
+        return f"It is being removed; go on afterwards with: tridelta submit {name}"
+    return "It is deployed and goes on by itself."
 
 
 @verb(app)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import deployed_view, rendering
-from ops.cli.parts import AsJson, answer, bounded, emit, errors, verb
+from ops.cli.parts import AsJson, answer, bounded, emit, errors, json_text, verb
 from pipelines import bounds
 from pipelines.bounds import TASKS, OutOfBoundsError, shown
 from pipelines.errors import DefinitionError
@@ -60,11 +59,23 @@ RUNS_WITHIN = 180.0
 
 
 @contextmanager
-def nimbus() -> Iterator[Nimbus]:
-    """Open Nimbus, as the environment says."""
-    from pipelines.nimbus.nimbus import Nimbus
+def nimbus(*, makes: bool = False) -> Iterator[Nimbus]:
+    """Open Nimbus, as the environment says.
 
-    with Nimbus.from_environment() as opened:
+    Args:
+        makes: Make a registry where there is none: for who deploys. Any other would only hide that the home is a wrong one.
+
+    Raises:
+        RegistryError: There is no registry, or it cannot be opened.
+    """
+    from pipelines.nimbus.errors import RegistryError
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.settings import registry_exists, registry_url
+
+    if not (makes or registry_exists(url := registry_url())):
+        hint = "submit a flow, or correct TRIDELTA_HOME or TRIDELTA_REGISTRY"
+        raise RegistryError(url, "is not there: nothing was deployed from this home", hint=hint)
+    with Nimbus.from_environment(migrate=makes) as opened:
         yield opened
 
 
@@ -97,9 +108,17 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Deploy a flow: it runs around the clock, until it is killed."""
+    from pipelines.nimbus.errors import AlreadyAliveError
+
     name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
-    with nimbus() as there:
-        seen = there.submit(name, inactive=inactive, **options)
+    with nimbus(makes=True) as there:
+        try:
+            seen = there.submit(name, inactive=inactive, **options)
+        except AlreadyAliveError as error:
+            if error.status == "KILLED" and not no_supervisor:
+                # It goes once a supervisor removes it.
+                there.ensure_supervisor()
+            raise
         started = None if no_supervisor else there.ensure_supervisor()
         if not (inactive or no_wait):
             seen = _waited(there, seen, "running", wait_at_most, as_json)
@@ -294,19 +313,26 @@ def logs(
 ) -> None:
     """Show what workers and supervisors of this machine have written about a flow."""
     from ops.cli.deployed_logs import FlowLogs, text
+    from pipelines.nimbus.errors import RegistryError
     from pipelines.nimbus.settings import NimbusSettings
     from pipelines.nimbus.telemetry.log_files import LEVELS
 
     if level is not None and level.lower() not in LEVELS:
         raise DefinitionError(f"no such level: {level}", hint=f"there are: {', '.join(LEVELS)}")
-    with nimbus() as there:
-        flow_logs = FlowLogs(there, NimbusSettings.from_environment(), flow)
-        flow_logs.tell_what_is_elsewhere()
+    with ExitStack() as stack:
+        settings = NimbusSettings.from_environment()
+        try:
+            flow_logs = FlowLogs(stack.enter_context(nimbus()), settings, flow)
+            flow_logs.tell_what_is_elsewhere()
+        except RegistryError as error:
+            # Its logs say why, perhaps, and they are files.
+            errors.print(f"{error}\n  So all logs of this machine are read.", style="yellow", markup=False)
+            flow_logs = FlowLogs(None, settings, flow)
         told = False
         try:
             for line in flow_logs.lines(level=level, follow=follow, last=lines):
                 told = True
-                print(json.dumps(line) if as_json else text(line), flush=follow)
+                print(json_text(line) if as_json else text(line), flush=follow)
         except KeyboardInterrupt:
             if not follow:
                 raise

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.cli.parts import errors
-from pipelines.nimbus.errors import NotAliveError
+from pipelines.nimbus.errors import NotAliveError, RegistryError
 from pipelines.nimbus.telemetry.log_files import read
 from pipelines.printable import printable
 
@@ -24,12 +24,12 @@ class FlowLogs:
     """The logs of a flow: those of every slot on this machine, for it may have run in any.
 
     Args:
-        nimbus: Says where the flow runs.
+        nimbus: Says where the flow runs; None: nobody can say, and it may be any slot of this machine.
         settings: Say where the logs lie.
         flow: Its name.
     """
 
-    def __init__(self, nimbus: Nimbus, settings: NimbusSettings, flow: str) -> None:
+    def __init__(self, nimbus: Nimbus | None, settings: NimbusSettings, flow: str) -> None:
         self._nimbus, self._home, self._flow = nimbus, settings.home, flow
         self._folder = settings.worker_folder
 
@@ -42,7 +42,10 @@ class FlowLogs:
 
         Raises:
             NotAliveError: It never had a place, and is not deployed.
+            RegistryError: The registry does not answer.
         """
+        if self._nimbus is None:
+            return []
         try:
             places = {(task.supervisor, task.port) for task in self._nimbus.flow(self._flow).tasks if task.supervisor}
         except NotAliveError:
@@ -56,7 +59,7 @@ class FlowLogs:
         """Return the last lines, then what comes. Warnings of a worker itself count where the flow runs or ran last.
 
         Raises:
-            NotAliveError: As `slots`.
+            NotAliveError, RegistryError: As `slots`.
         """
         own = {self._folder(*slot) / "worker.jsonl" for slot in self.slots()}
 
@@ -66,12 +69,14 @@ class FlowLogs:
             return self.files()
 
         concerns: Callable[[Path], bool] = own.__contains__
+        if self._nimbus is None:
+            return read(named, self._flow, level, follow, last=last)
         return read(named, self._flow, level, follow, last=last, concerns=concerns)
 
     def _now(self) -> list[tuple[str, int]]:
         try:
             return self.slots()
-        except NotAliveError:
+        except (NotAliveError, RegistryError):
             return []
 
     def tell_what_is_elsewhere(self) -> None:

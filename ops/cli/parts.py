@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
@@ -147,7 +148,22 @@ def _place(error: TrideltaError) -> str:
 
 def emit(plain: Any) -> None:
     """Print JSON."""
-    print(json.dumps(plain, indent=2, default=str))
+    print(json_text(plain, indent=2))
+
+
+def json_text(plain: Any, indent: int | None = None) -> str:
+    """Return plain data as JSON that any program reads. It has no numbers for `nan` and `inf`: they are texts there."""
+    return json.dumps(_finite(plain), indent=indent, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {_finite(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:

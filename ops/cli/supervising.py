@@ -37,7 +37,7 @@ def supervisor(
     from pipelines.nimbus.processes import supervisor as process
 
     chosen = ports_of(ports)
-    with logged(name or process.default_name()):
+    with logged(process.chosen_name(name)):
         process.run(ports=chosen, name=name, metrics_port=metrics_port, stop_workers=stop_workers)
 
 
@@ -92,7 +92,7 @@ def run_folder(folder: Path, *, trigger_seconds: float, on_fresh_checkpoint: str
     from pipelines.nimbus.flow_folder import FlowFolder, watch
     from pipelines.nimbus.processes.supervisor import SupervisorProcess, open_registry
 
-    with nimbus() as there, closing(open_registry(there.settings)) as store:
+    with nimbus(makes=True) as there, closing(open_registry(there.settings)) as store:
         flows = FlowFolder(there, folder, trigger_seconds=trigger_seconds, on_fresh_checkpoint=on_fresh_checkpoint)
         keeper = SupervisorProcess(store, there.settings)
         with _ending(keeper.ending):

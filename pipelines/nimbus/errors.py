@@ -21,6 +21,14 @@ class RegistryError(NimbusError):
         super().__init__(f"the registry {self.url} {self.problem}", hint=hint)
 
 
+class NoTablesError(RegistryError):
+    """The registry's database is there and empty: nothing was deployed yet, or its tables are being restored."""
+
+    def __init__(self, url: str) -> None:
+        hint = "if it is new, submit a flow or start a supervisor; if its tables were lost, restore them first"
+        super().__init__(url, "has no tables", hint=hint)
+
+
 class DeployNameError(BadNameError, NimbusError):
     """A flow cannot be deployed under this name (Nimbus rules 1.2)."""
 

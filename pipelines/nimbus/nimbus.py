@@ -53,23 +53,27 @@ class Nimbus:
         store_url: `sqlite:///path` or `postgresql://user@host/database`.
         lake: Where the flows' tables and checkpoints are.
         settings: Of Nimbus' processes; by default the environment's.
+        migrate: Make the registry's tables, or bring them to this release's form. Not for who only looks: somebody may be
+            restoring them.
 
     Raises:
         RegistryError: The registry cannot be opened.
     """
 
-    def __init__(self, store_url: str, lake: Lake, *, settings: NimbusSettings | None = None) -> None:
+    def __init__(
+        self, store_url: str, lake: Lake, *, settings: NimbusSettings | None = None, migrate: bool = True
+    ) -> None:
         self.lake = lake
-        self.store, self.settings = Store(store_url), settings or NimbusSettings.from_environment()
+        self.store, self.settings = Store(store_url, migrate=migrate), settings or NimbusSettings.from_environment()
         self.registry, self.places = Registry(self.store), Places(self.store)
         self._cluster = Cluster(self.store, self.settings)
 
     @classmethod
-    def from_environment(cls) -> Nimbus:
+    def from_environment(cls, *, migrate: bool = True) -> Nimbus:
         """Open the registry and the lake that the environment names (TRIDELTA_REGISTRY, TRIDELTA_LAKE, TRIDELTA_HOME)."""
         from pipelines.state.lake import Lake
 
-        return cls(registry_url(), Lake(FlowSettings.from_environment().lake))
+        return cls(registry_url(), Lake(FlowSettings.from_environment().lake), migrate=migrate)
 
     def close(self) -> None:
         """Give the registry's connections back. Flows go on."""

@@ -346,6 +346,33 @@ def test_the_sensor_over_a_registry(view: FlowView, tmp_path: Path, monkeypatch:
     assert tick(first.cursor).asset_events == []
 
 
+def test_a_registry_that_does_not_answer_skips_the_tick(view: FlowView, tmp_path: Path) -> None:
+    away = NimbusResource(store_url="postgresql://me@127.0.0.1:1/x", root=str(tmp_path / "lake"))
+    given = {"nimbus": away, "lake": LakeResource(root=str(tmp_path / "lake"))}
+    with dg.instance_for_test() as instance, dg.build_sensor_context(instance, "{}", resources=given) as context:
+        skipped = flows_sensor([view])(context)
+    assert isinstance(skipped, dg.SkipReason)
+    assert "127.0.0.1" in str(skipped.skip_message)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "kept"),
+    [
+        ('{"days": {"id": "days-1", "tables": {"t": 3}, "looks": [[null, 2.5]], "of_a_newer_release": 1}}', ["days"]),
+        ('{"days": {"id": "days-1", "tables": "by hand"}}', []),
+        ("nonsense", []),
+        ("[]", []),
+        ('{"days": 3}', []),
+    ],
+)
+def test_a_cursor_of_another_release_or_by_hand_fails_no_tick(lake: Lake, cursor: str, kept: list[str]) -> None:
+    seen = json.loads(Progress([], lake, cursor).cursor)
+    assert list(seen) == kept
+    for flow in seen.values():
+        assert (flow["id"], flow["tables"], flow["looks"]) == ("days-1", {"t": 3}, [[None, 2.5]])
+        assert "of_a_newer_release" not in flow
+
+
 def test_a_look_at_a_hundred_flows_reads_no_table_that_has_not_moved(
     view: FlowView, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -349,6 +349,37 @@ def test_one_leads_and_another_takes_over(cluster: Cluster) -> None:
     assert holder.holder == "supervisor:two"
 
 
+def test_a_kill_comes_due_also_where_beats_are_seldom(cluster: Cluster) -> None:
+    cluster.settings = replace(cluster.settings, beat_seconds=20, lease_seconds=60, task_timeout_seconds=60)
+    cluster.leader = cluster.another("one")
+    cluster.submit("a")
+    cluster.leader.tick()
+    cluster.registry.kill("a", wait_seconds=30)
+    for _ in range(2):
+        cluster.clock.now += 20
+        cluster.leader.tick()
+        assert [lease.token for lease in [cluster.registry.leases.holder(LEASE)] if lease] == [1]
+    assert cluster.registry.flows() == []
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["by nobody", "by another"])
+def test_a_delay_begins_again_only_if_another_led_meanwhile(cluster: Cluster, taken: bool) -> None:
+    other = cluster.another("two")
+    cluster.submit("a")
+    cluster.leader.tick()
+    cluster.registry.kill("a", wait_seconds=30)
+    cluster.clock.now += 20
+    if taken:
+        # It led for a moment, and whoever it was has changed nothing.
+        cluster.registry.leases.release(cluster.registry.leases.take(LEASE, "two", 1))
+    cluster.leader.tick()
+    assert cluster.leader.leads
+    assert not other.leads
+    cluster.clock.now += 11
+    cluster.leader.tick()
+    assert [flow.name for flow in cluster.registry.flows()] == (["a"] if taken else [])
+
+
 def test_who_resigns_lets_another_lead_at_once(cluster: Cluster) -> None:
     other = cluster.another("two")
     cluster.leader.tick()

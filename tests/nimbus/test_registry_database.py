@@ -14,17 +14,24 @@ from typing import TYPE_CHECKING
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import create_engine, inspect, make_url
+from typer.testing import CliRunner
 
-from pipelines.nimbus.errors import AlreadyAliveError, LeaseHeldError, RegistryError
+from ops.cli.app import app
+from ops.housekeeping import _registry
+from pipelines.catalog.flow import FlowSettings
+from pipelines.nimbus.errors import AlreadyAliveError, LeaseHeldError, NoTablesError, RegistryError
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store, insert_missing
 from pipelines.nimbus.registry.tables import leases as leases_table
 from pipelines.nimbus.registry.tables import metadata
+from resources.engine import NimbusResource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.nimbus.conftest import Clock
 
 # A holder in a process of its own: takes, waits to be told to go on, renews.
@@ -126,8 +133,54 @@ def test_migrations_make_the_tables_and_take_them_down(store: Store) -> None:
 
 
 def test_a_database_of_another_form_is_refused(url: str) -> None:
-    with pytest.raises(RegistryError, match="stands at migration None, and this release needs 0002"):
+    with pytest.raises(NoTablesError, match="has no tables"):
         Store(url, migrate=False)
+    store = Store(url)
+    store.downgrade("0001")
+    with pytest.raises(RegistryError, match="stands at migration 0001, and this release needs 0002") as refused:
+        Store(url, migrate=False)
+    assert "tridelta supervisor" in refused.value.hint
+    store.close()
+
+
+def test_a_registry_of_a_newer_release_says_so(store: Store, url: str) -> None:
+    with store.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    for migrate in (True, False):
+        with pytest.raises(RegistryError, match="stands at migration 9999, and this release needs 0002") as refused:
+            Store(url, migrate=migrate)
+        assert refused.value.hint == "use one release for all processes that share a registry"
+
+
+def test_looks_make_no_tables(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may be restoring them at this moment."""
+    monkeypatch.setenv("TRIDELTA_REGISTRY", url)
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    (tmp_path / "registry.db").touch()
+    assert NimbusResource().deployed() == {}
+    with _registry(FlowSettings.from_environment()) as registry:
+        assert registry is None
+    said = CliRunner().invoke(app, ["status"])
+    assert said.exit_code == 1
+    assert "has no tables" in said.stderr
+    made = create_engine(make_url(url).set(**({"drivername": "postgresql+psycopg"} if "postgres" in url else {})))
+    assert inspect(made).get_table_names() == []
+    made.dispose()
+
+
+def test_a_user_who_may_not_read_is_told_so(postgres: Callable[[], str]) -> None:
+    store = Store(postgres())
+
+    def read_as_another() -> None:
+        with store.write() as connection:
+            schema = connection.exec_driver_sql("SELECT current_schema()").scalar()
+            connection.exec_driver_sql(f"CREATE ROLE onlooker; GRANT USAGE ON SCHEMA {schema} TO onlooker")
+            connection.exec_driver_sql("SET LOCAL ROLE onlooker")
+            connection.exec_driver_sql("SELECT * FROM flows")
+
+    with pytest.raises(RegistryError, match="refuses this user: permission denied for table flows"):
+        read_as_another()
+    store.close()
 
 
 def test_processes_that_start_at_once_migrate_once(url: str) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pipelines import logs
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.processes.life import Ended, Life, LifeRecord, holder_of, shut_down
 from pipelines.nimbus.processes.supervisor import SupervisorProcess, worker_environment
 from pipelines.nimbus.registry.placements import Places
@@ -40,6 +40,8 @@ from pipelines.nimbus.registry.store import Store
 
 manner, supervisor, port, life = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 settings = NimbusSettings.from_environment()
+if manner == "starts slowly":
+    time.sleep(600)
 Life(settings, supervisor, port).begun(life)
 if manner == "dies":
     sys.exit(1)
@@ -243,6 +245,16 @@ def test_the_lease_of_a_supervisor_that_died_here_is_free_at_once(host: Host) ->
     assert taken.holder != own.holder
 
 
+def test_a_name_is_held_for_longer_than_a_beat_lasts(host: Host) -> None:
+    seldom = replace(host.settings, beat_seconds=20, lease_seconds=60, task_timeout_seconds=60)
+    other = SupervisorProcess(host.store, seldom, "s2")
+    other.take_name()
+    for _ in range(2):
+        assert other._own is not None
+        assert other._own.expires_at - time.time() > 55
+        other._renew_own()
+
+
 def test_a_second_supervisor_of_a_name_is_refused(host: Host) -> None:
     with pytest.raises(LeaseHeldError, match="supervisor:s1"):
         host.another().take_name()
@@ -350,3 +362,110 @@ def test_all_of_a_host_can_be_ended(host: Host, settings: NimbusSettings) -> Non
     assert supervisor.wait() == -signal.SIGTERM
     assert worker.process() is None
     assert shut_down(settings) == Ended((), (), ())
+
+
+# A supervisor that starts a worker in the moment in which it ends.
+_ENDS_LATE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.processes import ProcessIdentity
+
+def end(*_):
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "started by a worker"])
+    Life(NimbusSettings(Path(sys.argv[1])), "s1", 2).starting("y", ProcessIdentity.of(worker.pid))
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_shutdown_ends_workers_that_are_starting(host: Host, settings: NimbusSettings) -> None:
+    host.restart("starts slowly")
+    host.submit()
+    host.until(lambda: host.supervisor._children)
+    (worker,) = host.supervisor._children
+    assert host.worker() is None
+    command = [sys.executable, "-c", _ENDS_LATE, str(settings.home)]
+    with subprocess.Popen(command, env=worker_environment(host.store, settings), stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        supervisor.stdout.readline()
+        record = {"life": "x", **ProcessIdentity.of(supervisor.pid).to_json()}
+        (settings.supervisor_folder("s1") / "supervisor.json").write_text(json.dumps(record), "utf-8")
+        assert shut_down(settings) == Ended(("s1",), ("s1:1", "s1:2"), ())
+        assert supervisor.wait(30) == 0
+    assert worker.wait(30) == -signal.SIGTERM
+    late = Life(settings, "s1", "2.starting").read()
+    assert late is not None
+    assert late.process() is None
+
+
+def test_a_worker_that_has_got_up_is_starting_no_more(host: Host) -> None:
+    host.submit()
+    host.until(host.works)
+    worker = host.worker()
+    assert worker is not None
+    assert Life(host.settings, "s1", f"{_port(host)}.starting").read() is None
+    Life(host.settings, "s1", _port(host)).starting("another", ProcessIdentity.of())
+    Life(host.settings, "s1", _port(host)).begun(worker.life)
+    assert Life(host.settings, "s1", f"{_port(host)}.starting").read() is not None
+
+
+def test_tables_that_are_missing_for_a_moment_end_no_supervisor(
+    url: str, settings: NimbusSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while a database is restored."""
+    store = Store(url, busy_seconds=5)
+    host = Host(store, settings)
+    host.supervisor.take_name()
+    host.supervisor.look()
+    store.downgrade("base")
+    host.supervisor.look()
+    said = [getattr(line, logs.FIELDS, {}) for line in caplog.records]
+    assert "has lost its tables" in next(facts["reason"] for facts in said if facts.get("reason"))
+    store.upgrade()
+    host.supervisor.look()
+    assert host.registry.leases.holder("supervisor:s1") == host.supervisor._own
+    assert not host.supervisor.ending.is_set()
+    store.close()
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["nobody else", "another supervisor"])
+def test_a_registry_file_that_is_replaced_has_one_supervisor_in_the_end(
+    host: Host, settings: NimbusSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: bool
+) -> None:
+    def reasons() -> list[str]:
+        return [str(getattr(line, logs.FIELDS, {}).get("reason")) for line in caplog.records]
+
+    host.supervisor.look()
+    for file in tmp_path.glob("registry.db*"):
+        file.unlink()
+    for _ in range(3):
+        host.supervisor.look()
+    assert "is missing" in reasons()[-1]
+    assert not (tmp_path / "registry.db").exists()
+    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
+    second = SupervisorProcess(store, settings, "s1")
+    if other:
+        second.take_name()
+    for _ in range(3):
+        host.supervisor.look()
+    holder = Registry(store).leases.holder("supervisor:s1")
+    assert host.supervisor.ending.is_set() is other
+    assert holder == (second._own if other else host.supervisor._own)
+    store.close()
+
+
+def test_a_registry_file_that_is_replaced_is_said_before_the_new_one_is_used(host: Host, tmp_path: Path) -> None:
+    Store(f"sqlite:///{tmp_path}/new.db").close()
+    lease = host.registry.leases.take("x", "me", 60)
+    for beside in tmp_path.glob("registry.db-*"):
+        beside.unlink()
+    (tmp_path / "new.db").replace(tmp_path / "registry.db")
+    with pytest.raises(RegistryError, match="was replaced by another file"):
+        host.registry.leases.renew(lease, 60)
+    with pytest.raises(LeaseLostError):
+        host.registry.leases.renew(lease, 60)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import runpy
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from ops.cli.app import app
-from ops.cli.parts import plainly
+from ops.cli.parts import emit, plainly
 from pipelines.state.schema import PROPERTY, StateSchema
 
 runner = CliRunner()
@@ -148,3 +151,12 @@ def test_the_command_line_starts_without_dagster_and_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_json_is_json_also_of_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    emit([{"avg": math.nan, "most": (math.inf, -math.inf), math.nan: 1.5, 2: Decimal("NaN"), "day": date(2013, 1, 1)}])
+    said = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert said == [{"avg": "nan", "most": ["inf", "-inf"], "nan": 1.5, "2": "NaN", "day": "2013-01-01"}]

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from ops.cli import deployed, deployed_view
 from ops.cli.app import app
+from pipelines.nimbus.errors import RegistryError, SettingError
+from pipelines.nimbus.processes.supervisor import chosen_name
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.records import Happened
 from tests.fake_nimbus import FakeNimbus
@@ -30,7 +32,7 @@ def nimbus(monkeypatch: pytest.MonkeyPatch) -> FakeNimbus:
     fake = FakeNimbus()
 
     @contextmanager
-    def opened() -> Iterator[FakeNimbus]:
+    def opened(**_: object) -> Iterator[FakeNimbus]:
         with fake:
             yield fake
 
@@ -58,6 +60,34 @@ def test_submit_deploys_starts_a_supervisor_and_waits_until_the_flow_runs(nimbus
     ]
     assert "flights is submitted: ACTIVE, version 1, runs; batch 41, 250.5 rows per second" in said(done)
     assert nimbus.closed == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--no-supervisor"]], ids=["", "no supervisor"])
+def test_submit_of_a_killed_flow_starts_who_removes_it(nimbus: FakeNimbus, options: list[str]) -> None:
+    nimbus.flows, nimbus.alive = {"flights": flow("flights", status="KILLED")}, False
+    done = run("submit", "flights", *options, code=1)
+    assert "wait until it is removed" in re.sub(r"\s+", " ", done.stderr)
+    assert nimbus.alive is not bool(options)
+
+
+@pytest.mark.parametrize(
+    ("status", "goes_on"),
+    [
+        (None, "Go on with: tridelta run trips"),
+        ("ACTIVE", "It is deployed and goes on by itself."),
+        ("INACTIVE", "It is deployed and inactive; go on with: tridelta activate trips"),
+        ("KILLED", "It is being removed; go on afterwards with: tridelta submit trips"),
+    ],
+)
+def test_skip_says_how_the_flow_goes_on(
+    nimbus: FakeNimbus, home: Path, monkeypatch: pytest.MonkeyPatch, status: str | None, goes_on: str
+) -> None:
+    (home / "nimbus").mkdir()
+    (home / "nimbus" / "registry.db").touch()
+    nimbus.flows = {} if status is None else {"trips": flow("trips", status=status)}
+    monkeypatch.setattr("ops.cli.app.flow", lambda name: SimpleNamespace(name=name, topology=lambda: None))
+    monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_: None)
+    assert f"Batch 3 of trips is left out. {goes_on} Its rows" in said(run("skip", "trips", "3"))
 
 
 def test_submit_passes_its_options_on(nimbus: FakeNimbus) -> None:
@@ -284,6 +314,49 @@ def test_logs_come_from_every_slot_of_this_machine(nimbus: FakeNimbus, home: Pat
         json.loads(one) for one in run("logs", "flights", "--json", "-n", "2", "--level", "warning").stdout.splitlines()
     ]
     assert [one["event"] for one in lines] == ["memory is short", "query failed"]
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["not opened", "lost later"])
+def test_logs_are_read_also_while_the_registry_does_not_answer(
+    nimbus: FakeNimbus, home: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    def away(*_: object) -> Any:
+        raise RegistryError("postgresql://me@db/r", "does not answer: refused")
+
+    monkeypatch.setattr(*((nimbus, "flow") if opens else (deployed, "nimbus")), away)
+    named = {"level": "error", "event": "query failed", "flow": "flights"}
+    log(home, "logs/s1/6900/worker.jsonl", named, {"level": "warning", "event": "registry does not answer"})
+    done = run("logs", "flights")
+    assert [line.split(" ", 3)[3] for line in done.stdout.splitlines()] == [
+        "   flights query failed",
+        " registry does not answer",
+    ]
+    assert "postgresql://me@db/r does not answer: refused" in done.stderr
+    assert "all logs of this machine are read" in re.sub(r"\s+", " ", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["status", "flights"], ["versions", "flights"], ["top"], ["kill", "flights"], ["update", "flights"]],
+    ids=" ".join,
+)
+def test_a_look_makes_no_registry(home: Path, arguments: list[str]) -> None:
+    done = run(*arguments, code=1)
+    assert f"RegistryError: the registry sqlite:///{home}/nimbus/registry.db is not there" in done.stderr
+    assert "TRIDELTA_HOME" in done.stderr
+    assert done.stdout == ""
+    assert not (home / "nimbus" / "registry.db").exists()
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../x", "a:b", "", "..", "a\nb"])
+def test_a_supervisor_has_a_name_that_can_be_a_folder(home: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("pipelines.nimbus.processes.supervisor.run", lambda **_: pytest.fail("it runs"))
+    done = run("supervisor", "--id", name, code=1)
+    assert "SettingError: a supervisor cannot be called" in done.stderr
+    assert not (home / "nimbus").exists()
+    with pytest.raises(SettingError, match="cannot be called"):
+        chosen_name(name)
+    assert chosen_name("rack-2.host_1") == "rack-2.host_1"
 
 
 def test_logs_of_another_machine_are_said_to_be_there(nimbus: FakeNimbus) -> None:

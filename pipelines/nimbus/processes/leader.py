@@ -82,6 +82,7 @@ class UsedSlots:
 
 logger = logs.logger(__name__)
 
+# At least; where beats are seldom, as long as three of them.
 _LEASE_SECONDS = 15.0
 _TIDY_SECONDS = 86_400.0
 _EVENTS_A_FLOW = 1000
@@ -129,6 +130,9 @@ class Leader:
         self._settings, self._holder, self._clock = settings, holder, clock
         self._registry, self._places = Registry(store, clock=clock), Places(store, clock=clock)
         self._lease: Lease | None = None
+        # The lease under which it led last.
+        self._former: Lease | None = None
+        self._lease_seconds = max(_LEASE_SECONDS, 3 * settings.beat_seconds)
         self._store, self._tidied_at = store, float("-inf")
         self._watched_at = float("-inf")
         self._seen: tuple[object, ...] = ()
@@ -166,13 +170,16 @@ class Leader:
         """
         if self._lease is not None:
             try:
-                self._lease = self._registry.leases.renew(self._lease, _LEASE_SECONDS)
-                return self._lease
+                self._lease = self._registry.leases.renew(self._lease, self._lease_seconds)
             except LeaseLostError:
                 self._lease = None
-        self._lease = self._registry.leases.take(LEASE, self._holder, _LEASE_SECONDS)
-        self._registry.gain_leadership(under=self._lease)
-        logger.info("leads", holder=self._holder)
+        if self._lease is None:
+            self._lease = self._registry.leases.take(LEASE, self._holder, self._lease_seconds)
+            logger.info("leads", holder=self._holder)
+        # Each lease has the next token: by it nobody else has led since its own last one, and delays go on.
+        if self._former is None or self._lease.token not in (self._former.token, self._former.token + 1):
+            self._registry.gain_leadership(under=self._lease)
+        self._former = self._lease
         return self._lease
 
     def resign(self) -> None:
@@ -205,9 +212,9 @@ class Leader:
         self._seen = seen
         look = self._look(self._readable(flows, lease), watching)
         for application, members in look.flows.items():
-            if lease.expires_at - self._clock() < _LEASE_SECONDS / 2:
+            if lease.expires_at - self._clock() < self._lease_seconds / 2:
                 # Thousands of flows take longer to place than a lease lasts.
-                self._lease = lease = self._registry.leases.renew(lease, _LEASE_SECONDS)
+                self._lease = lease = self._registry.leases.renew(lease, self._lease_seconds)
             self._place_or_tell(application, members, look, lease)
             if len(self._placed) >= _PLACED_AT_ONCE:
                 self._assign(lease)

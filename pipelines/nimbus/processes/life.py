@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
@@ -19,6 +20,8 @@ from pipelines.processes import ProcessIdentity
 
 SUPERVISOR, STANDBY = "supervisor", "standby"
 """In place of a slot's port."""
+STARTING = ".starting"
+"""Behind a slot's port: of a process that has not got up yet, and so does not have it."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +74,22 @@ class Life:
 
     def __init__(self, settings: NimbusSettings, supervisor: str, slot: int | str) -> None:
         self._file = settings.supervisor_folder(supervisor) / f"{slot}.json"
+        self._starting = self._file.with_name(f"{slot}{STARTING}.json")
+
+    def starting(self, life: str, identity: ProcessIdentity) -> None:
+        """Record a process that is started for the slot. It may find that another has it: that one's record stays."""
+        write_json(self._starting, {"life": life, **identity.to_json()}, mode=FILE_MODE)
 
     def begun(self, life: str) -> None:
         """Record that this process has the slot."""
         write_json(self._file, {"life": life, **ProcessIdentity.of().to_json()}, mode=FILE_MODE)
+        started = _read(self._starting)
+        if started is not None and started.life == life:
+            self._starting.unlink(missing_ok=True)
 
     def read(self) -> LifeRecord | None:
         """Return the last process that had the slot; None if none had, or the file was lost."""
-        try:
-            with self._file.open(encoding="utf-8") as file:
-                # Of the same file: the next process of the slot puts another in its place.
-                written, seen = json.load(file), os.fstat(file.fileno()).st_mtime
-            return LifeRecord(str(written["life"]), ProcessIdentity.read(written), seen)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            return None
+        return _read(self._file)
 
     def touch(self) -> None:
         """Beat without the registry: its supervisor sees it."""
@@ -103,6 +108,16 @@ class Life:
         written = self.read()
         if life is None or written is None or written.life == life:
             self._file.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> LifeRecord | None:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            # Of the same file: the next process of the slot puts another in its place.
+            written, seen = json.load(opened), os.fstat(opened.fileno()).st_mtime
+        return LifeRecord(str(written["life"]), ProcessIdentity.read(written), seen)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
 
 
 def holder_of(supervisor: str, port: int, life: str) -> str:
@@ -131,23 +146,32 @@ def shut_down(settings: NimbusSettings) -> Ended:
     Args:
         settings: Whose home says which processes are meant, and how long they have (`stop_seconds`).
     """
-    records = {
-        (folder.name, file.stem): record
-        for folder in sorted((settings.home / "supervisors").glob("*"))
-        for file in sorted(folder.glob("*.json"))
-        if not file.stem.endswith(".endpoint")
-        and (record := Life(settings, folder.name, file.stem).read()) is not None
-        and record.process() is not None
-    }
-    leaders = {key: record for key, record in records.items() if key[1] == SUPERVISOR}
-    others = {key: record for key, record in records.items() if key[1] != SUPERVISOR}
-    late = end(list(leaders.values()), settings.stop_seconds) + end(list(others.values()), settings.stop_seconds)
+    leaders = {key: record for key, record in _living(settings).items() if key[1] == SUPERVISOR}
+    late = end(list(leaders.values()), settings.stop_seconds)
+    # Not before these have ended: until then they start workers.
+    others = {key: record for key, record in _living(settings).items() if key[1] != SUPERVISOR}
+    late += end(list(others.values()), settings.stop_seconds)
     drained = {key: record for key, record in others.items() if key[1] != STANDBY and record not in late}
     return Ended(
         tuple(name for name, _ in leaders),
-        tuple(f"{name}:{port}" for name, port in drained),
-        tuple(f"{name}:{port}" for (name, port), record in records.items() if record in late),
+        tuple(f"{name}:{slot.removesuffix(STARTING)}" for name, slot in drained),
+        tuple(
+            f"{name}:{slot.removesuffix(STARTING)}"
+            for (name, slot), record in (leaders | others).items()
+            if record in late
+        ),
     )
+
+
+def _living(settings: NimbusSettings) -> dict[tuple[str, str], LifeRecord]:
+    """Return the processes of this host that live, by supervisor and slot."""
+    found: dict[tuple[str, str], LifeRecord] = {}
+    for file in sorted((settings.home / "supervisors").glob("*/*.json")):
+        record = None if file.stem.endswith(".endpoint") else _read(file)
+        # One that is starting may be the slot's by now; and a slot may have another beside it.
+        if record is not None and record.process() is not None and record not in found.values():
+            found[file.parent.name, file.stem] = record
+    return found
 
 
 def end(records: Sequence[LifeRecord], seconds: float) -> list[LifeRecord]:

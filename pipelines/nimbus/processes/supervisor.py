@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines import logs
+from pipelines.bounds import shown
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.ownership import host_name
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError, SettingError
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
 from pipelines.nimbus.processes.standby import MASTER, Standby
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 logger = logs.logger(__name__)
 
 _RECOVERED_SECONDS = 60.0
-# A supervisor's own lease: who finds it held waits so long for a dead one.
+# A supervisor's own lease, at least; where beats are seldom, as long as three of them. Who finds it held waits so long for
+# a dead one.
 _OWN_LEASE_SECONDS = 10.0
 # So long a supervisor that starts waits for a registry that does not answer.
 _REGISTRY_SECONDS = 60.0
@@ -96,7 +98,7 @@ class SupervisorProcess:
         standby: Callable[[str, str, Sequence[str]], list[str]] | None = None,
     ) -> None:
         self._store, self._settings, self._command = store, settings, command or worker_command
-        self.name = name or default_name()
+        self.name = chosen_name(name)
         self._registry, self._places = Registry(store), Places(store)
         self._holder = f"supervisor:{self.name}:{uuid.uuid4().hex[:8]}"
         self._leader = Leader(store, settings, self._holder)
@@ -204,6 +206,8 @@ class SupervisorProcess:
             self._alone(self._keep_standby, "standby")
         except RegistryError as error:
             logger.warning("registry does not answer", reason=str(error))
+        except Exception:
+            logger.exception("a round failed; it is tried again")
         self._children = [child for child in self._children if child.poll() is None]
 
     def _alone(self, work: Callable[[], None], what: str) -> None:
@@ -231,7 +235,7 @@ class SupervisorProcess:
         if held is not None and not self._alive_elsewhere(held.holder):
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
-        self._own = self._registry.leases.take(name, self._holder, _OWN_LEASE_SECONDS)
+        self._own = self._registry.leases.take(name, self._holder, self._own_seconds)
         Life(self._settings, self.name, "supervisor").begun(self._holder)
 
     def _alive_elsewhere(self, holder: str) -> bool:
@@ -245,15 +249,19 @@ class SupervisorProcess:
             return None
         return self._registry.leases.holder(f"supervisor:{self.name}")
 
+    @property
+    def _own_seconds(self) -> float:
+        return max(_OWN_LEASE_SECONDS, 3 * self._settings.beat_seconds)
+
     def _renew_own(self) -> bool:
         """Return whether the name is still its own."""
         assert self._own is not None
         try:
-            self._own = self._registry.leases.renew(self._own, _OWN_LEASE_SECONDS)
+            self._own = self._registry.leases.renew(self._own, self._own_seconds)
         except LeaseLostError:
             # It was frozen, or the clock has jumped. If another has come up meanwhile, this one is the one too many.
             try:
-                self._own = self._registry.leases.take(self._own.name, self._holder, _OWN_LEASE_SECONDS)
+                self._own = self._registry.leases.take(self._own.name, self._holder, self._own_seconds)
             except LeaseHeldError as error:
                 logger.error("another supervisor of this name runs", reason=str(error))
                 self.ending.set()
@@ -323,6 +331,8 @@ class SupervisorProcess:
         slot.started_at = slot.heard_at = time.monotonic()
         slot.touched = slot.beats = 0
         logger.info("worker started", port=slot.port, pid=child.pid)
+        # It takes a while to write a file of its own, and a shutdown must find it.
+        Life(self._settings, self.name, slot.port).starting(life, slot.record.identity)
 
     def _ring_at_end(self, pid: int) -> None:
         """Look at once when a process ends, and not with the next beat."""
@@ -408,6 +418,19 @@ class SupervisorProcess:
         for flow in self._registry.flows():
             if flow.serial in here:
                 self._registry.tell(flow, "WORKER_DIED", detail)
+
+
+def chosen_name(name: str | None) -> str:
+    """Return a supervisor's name: the one asked for, else that of the host. Its files lie in a folder of that name.
+
+    Raises:
+        SettingError: The name cannot be a folder's, or would be read as another's.
+    """
+    if name is None:
+        return default_name()
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or not name.strip("."):
+        raise SettingError(f"a supervisor cannot be called {shown(name)}", hint="take letters, digits and _ . -")
+    return name
 
 
 def default_name() -> str:
@@ -537,7 +560,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--id", default=None)
     chosen = parser.parse_args(arguments)
     settings = NimbusSettings.from_environment()
-    folder = settings.supervisor_folder(chosen.id or default_name())
+    try:
+        folder = settings.supervisor_folder(chosen_name(chosen.id))
+    except SettingError as error:
+        sys.exit(str(error))
     configure(Path(folder) / "supervisor.jsonl", settings.log_megabytes, settings.log_files)
     try:
         run(name=chosen.id)

@@ -544,7 +544,8 @@ def main(arguments: list[str] | None = None) -> None:
         port, life = order.port, order.life
     _log(settings, chosen.supervisor, port)
     watch_registry()
-    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
+    # Its supervisor has brought the tables to their form.
+    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2, migrate=False)
     worker = WorkerProcess(store, settings, chosen.supervisor, port, life, spark)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.ending.set())

@@ -29,10 +29,12 @@ from sqlalchemy.exc import (
     TimeoutError,
 )
 
-from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.errors import NoTablesError, RegistryError
 from pipelines.private import FOLDER_MODE, masked, private_file
 
+_FILE = "file"
 _SQLITE_OPTIONS = {"cache", "immutable", "mode", "nolock", "timeout", "uri", "vfs"}
+_UNDEFINED_TABLE, _INSUFFICIENT_PRIVILEGE = "42P01", "42501"
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -46,6 +48,7 @@ class Store:
         migrate: Bring the tables to this release's form; False: refuse another form.
 
     Raises:
+        NoTablesError: It has none, and is not to be migrated.
         RegistryError: The database cannot be opened, its driver is not installed, or its tables have another form.
     """
 
@@ -60,7 +63,7 @@ class Store:
             self.engine = self._open(parsed, busy_seconds)
         try:
             with self._openable():
-                if migrate and self.revision() != self.newest():
+                if migrate and self._is_older():
                     self.upgrade()
                 self._check_form()
         except BaseException:
@@ -144,14 +147,21 @@ class Store:
     def _told(self) -> Iterator[None]:
         """Raise a RegistryError, without the statement, for every driver error that means "not now".
 
-        What is wrong with a statement or its values is no matter of time, and goes on as it is.
+        What is wrong with a statement or its values is no matter of time, and goes on as it is. Tables may be missing for the
+        time of a restore.
         """
         try:
             yield
         except (DBAPIError, DisconnectionError, TimeoutError) as error:
+            problem = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+            state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+            if state == _UNDEFINED_TABLE or problem.startswith("no such table"):
+                raise RegistryError(self.url, f"has lost its tables: {problem}", hint="restore them") from error
+            if state == _INSUFFICIENT_PRIVILEGE:
+                hint = "grant the user of TRIDELTA_REGISTRY the registry's tables"
+                raise RegistryError(self.url, f"refuses this user: {problem}", hint=hint) from error
             if not _not_now(error):
                 raise
-            problem = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
             if "read-only" in problem:
                 # A fail-over has made a standby of it: the next transaction connects again, to the primary if the URL says so.
                 self.engine.dispose()
@@ -186,11 +196,22 @@ class Store:
             config.attributes["connection"] = connection
             yield config
 
+    def _is_older(self) -> bool:
+        """Return whether the tables stand at an earlier migration of this release, or there are none: not a newer one."""
+        script, present = ScriptDirectory.from_config(_config()), self.revision()
+        known = {None, *(revision.revision for revision in script.walk_revisions())}
+        return present in known and present != script.get_current_head()
+
     def _check_form(self) -> None:
         present, wanted = self.revision(), self.newest()
+        if present is None:
+            raise NoTablesError(self.url)
         if present != wanted:
             problem = f"stands at migration {present}, and this release needs {wanted}"
-            raise RegistryError(self.url, problem, hint="use one release for all processes that share a registry")
+            hint = "use one release for all processes that share a registry"
+            if self._is_older():
+                hint = f"start this release's supervisor, which brings it there: tridelta supervisor; {hint}"
+            raise RegistryError(self.url, problem, hint=hint)
 
     def _open(self, url: URL, busy_seconds: float) -> Engine:
         try:
@@ -268,14 +289,30 @@ def _sqlite(url: URL, busy_seconds: float) -> Engine:
     with suppress(OSError):
         private_file(file)
     engine = create_engine(url, connect_args={"timeout": busy_seconds})
+    opened: list[tuple[int, int] | None] = []
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _: Any) -> None:
+    def prepare(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # BEGIN is ours: the driver's own comes too late for reads
         connection.execute("PRAGMA journal_mode=WAL")
         # FULL: a commit that a power cut takes back could give a lease's token out twice.
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+        record.info[_FILE] = _identity(file)
+        opened[:] = [record.info[_FILE]]
+
+    @event.listens_for(engine, "do_connect")
+    def refuse_missing(*_: Any) -> None:
+        # SQLite would make an empty one, beside what other processes have open.
+        if any(opened) and _identity(file) is None:
+            raise RegistryError(str(url), "is missing: its file was removed", hint="restore the file")
+
+    @event.listens_for(engine, "checkout")
+    def check_file(_: Any, record: Any, proxy: Any) -> None:
+        if _identity(file) != record.info[_FILE]:
+            # Its connection goes with this. The next one is to the new file, whose leases are others: each holder finds out.
+            hint = "nothing, if that was meant: who holds a lease in the new one goes on, and others end or take theirs again"
+            raise RegistryError(str(url), "was replaced by another file, or removed", hint=hint)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -283,6 +320,14 @@ def _sqlite(url: URL, busy_seconds: float) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
 
 
 def _config() -> Config:
