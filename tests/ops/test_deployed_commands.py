@@ -85,7 +85,7 @@ def test_skip_says_how_the_flow_goes_on(
     (home / "nimbus").mkdir()
     (home / "nimbus" / "registry.db").touch()
     nimbus.flows = {} if status is None else {"trips": flow("trips", status=status)}
-    monkeypatch.setattr("ops.cli.app.flow", lambda name: SimpleNamespace(name=name, topology=lambda: None))
+    monkeypatch.setattr("ops.cli.app.topology_of", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_: None)
     assert f"Batch 3 of trips is left out. {goes_on} Its rows" in said(run("skip", "trips", "3"))
 
