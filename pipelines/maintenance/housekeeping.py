@@ -6,7 +6,7 @@
 | quarantine | rows go with their age; files are joined, vacuumed, the log cleaned |
 | state of windows | old versions go, of queries that do not run |
 | copies of checkpoints, replaced checkpoints, folders of bounded runs | go with their age, or their process |
-| the registry | removed flows, silent supervisors, long histories, old attempts go |
+| the registry | removed flows, silent supervisors, long histories go |
 | logs of workers and supervisors | go with their age, or their size |
 
 Each takes the locks that it needs, and what it cannot have at once is left for the next round, with a note: nothing here is
