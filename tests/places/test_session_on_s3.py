@@ -77,7 +77,7 @@ def test_a_session_does_without_the_jars(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_a_program_finds_all_in_its_environment(place: Location, tmp_path: Path, s3_jars: None) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, f"{place.url}"],
+        [sys.executable, "-c", PROGRAM, str(place).replace("s3a:", "s3:")],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         cwd=tmp_path,
         capture_output=True,

@@ -133,11 +133,6 @@ class Leader:
         self._placed: list[Placing] = []
         self._checked: dict[int, object] = {}
 
-    @property
-    def leads(self) -> bool:
-        """Return whether it led in its last round."""
-        return self._lease is not None
-
     def tick(self) -> None:
         """Do one round, if it leads or can.
 
