@@ -37,15 +37,6 @@ def _when(cron: str, usual: str, words: str) -> str:
     return words if cron == usual else f"At {cron}"
 
 
-def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
-    """Say what has arrived for a flow that no catch-up of its own has run to the end; None if nothing has.
-
-    Raises:
-        StoreError, OSError: a source cannot be looked at.
-    """
-    return _news(view, _marks(instance, [view]))
-
-
 def _marks(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> Mapping[str, str]:
     return instance.daemon_cursor_storage.get_cursor_values(
         {caught_up(view, spout) for view in views for spout in view.arriving}
@@ -53,6 +44,11 @@ def _marks(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> Mapping[s
 
 
 def _news(view: FlowView, marks: Mapping[str, str]) -> str | None:
+    """Say what has arrived for a flow that no catch-up of its own has run to the end; None if nothing has.
+
+    Raises:
+        StoreError, OSError: a source cannot be looked at.
+    """
     for spout in () if view.by_slices else view.arriving:
         seen = look_at(spout)
         if seen is None:

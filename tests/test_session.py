@@ -76,14 +76,14 @@ def test_a_java_without_a_release_file_is_asked(bare: Path) -> None:
 
 def test_missing_and_torn_jars_are_named(tmp_path: Path) -> None:
     with pytest.raises(JarsError) as caught:
-        jars.jar_paths(tmp_path)
+        jars.set_paths(jars.DELTA, tmp_path)
     assert caught.value.missing == tuple(jar.file_name for jar in jars.JARS)
     (tmp_path / "jars").mkdir()
-    for path in jars.jar_paths():
+    for path in jars.set_paths(jars.DELTA):
         shutil.copy(path, tmp_path / "jars")
     os.truncate(tmp_path / "jars" / jars.JARS[1].file_name, 1000)
     with pytest.raises(JarsError) as caught:
-        jars.jar_paths(tmp_path)
+        jars.set_paths(jars.DELTA, tmp_path)
     assert caught.value.missing == (f"{jars.JARS[1].file_name} (torn: 1000 of {jars.JARS[1].size} bytes)",)
 
 
@@ -93,7 +93,7 @@ def test_resolving_does_nothing_when_all_is_there(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_changed_jar_of_the_right_size_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    originals = jars.jar_paths()
+    originals = jars.set_paths(jars.DELTA)
     (tmp_path / "jars").mkdir()
     for path in originals:
         shutil.copy(path, tmp_path / "jars")
@@ -144,7 +144,7 @@ def test_cores(master: str, count: int | None) -> None:
 
 
 def test_the_archive_is_used_only_when_it_is_there(tmp_path: Path) -> None:
-    shutil.copytree(jars.jar_paths()[0].parent, tmp_path / "jars")
+    shutil.copytree(jars.set_paths(jars.DELTA)[0].parent, tmp_path / "jars")
     installed = java.find_java()
     archive = session.archive_path(installed, tmp_path)
     assert "SharedArchiveFile" not in session.java_options(installed, tmp_path)

@@ -37,8 +37,3 @@ def table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     ]
     lines += [f"| {' | '.join(cell(row.get(name)) for name in columns)} |" for row in listed]
     return "\n".join(lines)
-
-
-def code(text: str, language: str) -> str:
-    """Return a fenced block of code."""
-    return f"```{language}\n{text.rstrip()}\n```"

@@ -342,11 +342,6 @@ def _spouts(graph: nodes.Graph, grouping: Grouping, number: dict[int, int]) -> t
     return tuple(spouts)
 
 
-def bolts(graph: nodes.Graph) -> tuple[Bolt, ...]:
-    """Return the bolts of a graph in the original's order, which numbers them."""
-    return layout(graph).bolts
-
-
 def _bolt_name(number: int, operations: list[PlannedOperation]) -> str:
     names = [operation.name for operation in operations if operation.name]
     unrepeated = [name for i, name in enumerate(names) if i == 0 or names[i - 1] != name]

@@ -6,7 +6,7 @@
 | quarantine | rows go with their age; files are joined, vacuumed, the log cleaned |
 | state of windows | old versions go, of queries that do not run |
 | copies of checkpoints, replaced checkpoints, folders of bounded runs | go with their age, or their process |
-| the registry | removed flows, silent supervisors, long histories, old attempts go |
+| the registry | removed flows, silent supervisors, long histories go |
 | logs of workers and supervisors | go with their age, or their size |
 
 Each takes the locks that it needs, and what it cannot have at once is left for the next round, with a note: nothing here is
@@ -29,6 +29,7 @@ from pipelines.maintenance.compaction import compact, compact_quarantine
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, HousekeepingReport, Retention, timed
 from pipelines.maintenance.old_files import (
     DEAD_RUN_DAYS,
+    StoreFolders,
     remove_dead_runs,
     remove_old_copies,
     remove_old_copies_there,
@@ -124,17 +125,14 @@ class _Round:
 
     def _on_store(self, root: Location) -> Iterator[Work]:
         """Yield what goes with its age there. Spark sees to the state of its windows."""
-        copies, replaced, runs = "copies of checkpoints", "replaced checkpoints", "folders of bounded runs"
-        yield (
-            copies,
-            "folders",
-            partial(remove_old_copies_there, self.lake, root, self.kept.copies_days, dry_run=self.dry_run),
-        )
-        of_replaced = (replaced, root / "replaced", self.kept.replaced_days, "*/*.replaced")
-        yield replaced, "folders", partial(remove_old_objects, *of_replaced, dry_run=self.dry_run)
+        lake, kept, dry_run = self.lake, self.kept, self.dry_run
+        copies = partial(remove_old_copies_there, lake, root, kept.copies_days, dry_run=dry_run)
+        yield "copies of checkpoints", "folders", copies
+        replaced = StoreFolders("replaced checkpoints", root / "replaced", "*/*.replaced")
         # A source may keep its own files beside them.
-        of_runs = (runs, root / "spool", DEAD_RUN_DAYS, f"*/{RUN_PREFIX}*")
-        yield runs, "folders", partial(remove_old_objects, *of_runs, dry_run=self.dry_run)
+        runs = StoreFolders("folders of bounded runs", root / "spool", f"*/{RUN_PREFIX}*")
+        for folders, days in ((replaced, kept.replaced_days), (runs, DEAD_RUN_DAYS)):
+            yield folders.what, "folders", partial(remove_old_objects, folders, days, dry_run=dry_run)
 
     def _compacted(self, flow: TridentTopology | str) -> HousekeepingItem:
         report = compact(None, self.lake, flow, self.kept)

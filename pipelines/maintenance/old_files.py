@@ -67,15 +67,13 @@ def remove_old_copies_there(
     lake: Lake, root: Location, days: float | None, *, dry_run: bool = False, now: float | None = None
 ) -> HousekeepingItem:
     """Remove copies of checkpoints on a store `days` after they were made; never one that a repartition still needs."""
-    copies = root / "copies"
+    copies = StoreFolders("copies of checkpoints", root / "copies", "*/*/*")
 
     def is_needed(flow: str, group: str, copy: str) -> bool:
         marker = Marker.of(Checkpoint(flow, lake.checkpoint_path(flow, group)))
         return marker is not None and marker.copy.rstrip("/").endswith(f"/{copy}")
 
-    return remove_old_objects(
-        "copies of checkpoints", copies, days, "*/*/*", dry_run=dry_run, now=now, is_needed=is_needed
-    )
+    return remove_old_objects(copies, days, dry_run=dry_run, now=now, is_needed=is_needed)
 
 
 def _made_at(copy: Path) -> float:
@@ -108,11 +106,35 @@ def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
     return HousekeepingItem("folders of bounded runs", "folders", len(folders), removed, size)
 
 
+@dataclass(frozen=True)
+class StoreFolders:
+    """Folders of a store that go with their age.
+
+    Attributes:
+        what: They are, for people.
+        root: Where they lie.
+        pattern: Of their names below `root`, such as `*/*.replaced`.
+    """
+
+    what: str
+    root: Location
+    pattern: str
+
+    def entries(self) -> dict[tuple[str, ...], list[Entry]]:
+        """Return what is in each of them, by its names."""
+        wanted = PurePosixPath(self.pattern)
+        folders: dict[tuple[str, ...], list[Entry]] = {}
+        for entry in self.root.store.entries(self.root.key):
+            *names, _ = entry.key.removeprefix(f"{self.root.key}/").split("/")
+            folder = PurePosixPath(*names[: len(wanted.parts)])
+            if len(folder.parts) == len(wanted.parts) and folder.match(self.pattern):
+                folders.setdefault(folder.parts, []).append(entry)
+        return folders
+
+
 def remove_old_objects(
-    what: str,
-    root: Location,
+    wanted: StoreFolders,
     days: float | None,
-    pattern: str,
     *,
     dry_run: bool = False,
     now: float | None = None,
@@ -121,19 +143,11 @@ def remove_old_objects(
     """Remove folders of a store of which no object was put for some days. What is in none of them stays.
 
     Args:
-        what: They are, for people.
         days: None: they stay.
-        pattern: Of the folders' names below `root`, such as `*/*.replaced`.
         is_needed: By these names; such a folder stays.
         now: Seconds since 1970; the store's time without it.
     """
-    wanted = PurePosixPath(pattern)
-    folders: dict[tuple[str, ...], list[Entry]] = {}
-    for entry in root.store.entries(root.key):
-        *names, _ = entry.key.removeprefix(f"{root.key}/").split("/")
-        folder = PurePosixPath(*names[: len(wanted.parts)])
-        if len(folder.parts) == len(wanted.parts) and folder.match(pattern):
-            folders.setdefault(folder.parts, []).append(entry)
+    folders, root = wanted.entries(), wanted.root
     at = root.store.clock(root.key) if now is None and folders else now or 0.0
     gone = [
         entries
@@ -143,7 +157,7 @@ def remove_old_objects(
     for entry in (entry for entries in gone if not dry_run for entry in entries):
         root.store.delete(entry.key)
     size = sum(entry.size for entries in gone for entry in entries)
-    return HousekeepingItem(what, "folders", len(folders), len(gone), size)
+    return HousekeepingItem(wanted.what, "folders", len(folders), len(gone), size)
 
 
 def size_of(folder: Path) -> int:

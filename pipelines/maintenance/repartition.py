@@ -201,10 +201,6 @@ class RepartitionReport(Report):
     rolled_back: bool = False
     reason: str | None = None
 
-    @property
-    def changed(self) -> bool:
-        return self.before != self.after
-
 
 def partitions_of(checkpoint: Checkpoint) -> int | None:
     """Return the number of partitions that a query has; None: no batch of it has run, and nobody has said one.

@@ -124,11 +124,6 @@ class Location:
         """Return what Spark and Hadoop call it; delta-rs takes that, too."""
         return f"/{self.key}" if self.is_local else f"{_IN_SPARK[self.scheme]}://{self.bucket}/{self.key}".rstrip("/")
 
-    @property
-    def url(self) -> str:
-        """Return what object stores call it."""
-        return f"/{self.key}" if self.is_local else f"{self.scheme}://{self.bucket}/{self.key}".rstrip("/")
-
     def __str__(self) -> str:
         return self.spark
 

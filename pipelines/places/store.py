@@ -143,15 +143,6 @@ class Store(ABC):
     def clock(self, folder: str) -> float:
         """Return the time by the clock that dates the store's files, in seconds since 1970."""
 
-    def age(self, key: str) -> float:
-        """Return how many seconds ago a file was put, by the store's own clock.
-
-        Raises:
-            FileNotFoundError
-        """
-        modified = self.entry(key).modified
-        return max(0.0, self.clock(key.rpartition("/")[0]) - modified)
-
 
 def store_at(location: Location) -> Store:
     """Return the store of a place. One client per bucket and process: a process that was forked makes its own."""

@@ -30,8 +30,8 @@ class CompiledGate:
     """A gate, ready to run on frames of one schema.
 
     The engine's order of calls: `annotate`, then `metrics` over the annotated frame (observed during the write, or in
-    an aggregation of its own when `needs_cut`), `run_batch_checks` if there are `batch_checks`, `verdict`; `kept` goes
-    on, `dropped` goes to quarantine.
+    an aggregation of its own when `needs_cut`), `run_batch_checks` if there are `batch_checks`, `verdict`; or `judge`, which
+    does these three. `kept` goes on, `dropped` goes to quarantine.
 
     Attributes:
         gate: the gate as defined.
@@ -161,6 +161,15 @@ class CompiledGate:
             check = aggregate.check
             results.append(CheckResult(check.name, check.expectation, check.action, success, rows, observed=observed))
         return merge_results(self.gate.name, [check.name for check in self.gate.checks], results)
+
+    def judge(self, annotated: DataFrame, batch: DataFrame | None = None) -> GateResult:
+        """Return the verdict on an annotated frame, at once: by an aggregation of its own.
+
+        Args:
+            batch: what `run_batch_checks` takes, where that is not the annotated frame itself.
+        """
+        metrics = annotated.agg(*self.metrics()).collect()[0].asDict()
+        return self.verdict(metrics, self.run_batch_checks(annotated if batch is None else batch))
 
     def run_batch_checks(self, df: DataFrame) -> tuple[CheckResult, ...]:
         """Return the checks that only great-expectations can run, on one batch (or slice). Costs a second or more.

@@ -32,8 +32,7 @@ def validate_frame(df: DataFrame, checks: Iterable[Any], *, sample: int = 10, na
     """
     compiled = compile_gate(Gate(name, as_checks(checks)), df.schema)
     annotated = compiled.annotate(df)
-    metrics = annotated.agg(*compiled.metrics()).collect()[0].asDict()
-    result = compiled.verdict(metrics, compiled.run_batch_checks(df))
+    result = compiled.judge(annotated, df)
     return _with_samples(compiled, annotated, result, sample) if sample else result
 
 

@@ -128,7 +128,7 @@ class Kafka(Source):
             JarsError: if Kafka's jars are not in the cache.
             SourceError: if the session started without them, no broker answers, or it lacks a topic.
         """
-        from pipelines.spark.jars import cache_folder, kafka_paths
+        from pipelines.spark.jars import KAFKA, set_paths
         from pipelines.spark.session import is_local
 
         jvm = spark._jvm
@@ -137,7 +137,7 @@ class Kafka(Source):
             jvm.java.lang.Class.forName("org.apache.spark.sql.kafka010.KafkaSourceProvider")
         except Exception:
             if is_local(str(spark.sparkContext.master)):
-                kafka_paths(cache_folder())
+                set_paths(KAFKA)
             raise SourceError(
                 f'source "{name}": this Spark session has started without Kafka\'s jars',
                 hint="start it with pipelines.spark_session, in a process of its own",

@@ -65,11 +65,13 @@ JARS = (
     _delta("delta-kernel-api", 2838619, "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11"),
     _delta("delta-kernel-defaults", 227185, "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b"),
 )
-DELTA = JarSet(
-    "Delta",
-    JARS,
-    # Everything that delta-spark names beyond the four: Spark brings it along, or only Unity Catalog needs it.
-    ("io.delta:delta-kernel-unitycatalog", "io.unitycatalog:*", "org.*:*", "com.*:*", "jakarta.*:*", "javax.*:*"),
+DELTA = (
+    JarSet(
+        "Delta",
+        JARS,
+        # Everything that delta-spark names beyond the four: Spark brings it along, or only Unity Catalog needs it.
+        ("io.delta:delta-kernel-unitycatalog", "io.unitycatalog:*", "org.*:*", "com.*:*", "jakarta.*:*", "javax.*:*"),
+    ),
 )
 
 _SPARK_KAFKA = "spark-sql-kafka-0-10_2.13"
@@ -108,43 +110,21 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser().resolve() if chosen else Path(__file__).resolve().parents[2] / ".cache"
 
 
-def jar_paths(cache: Path | None = None) -> list[Path]:
-    """Return Delta's jars in the cache, in class-path order. Checks names and sizes only: every session start comes here.
-
-    Raises:
-        JarsError: some are missing or torn.
-    """
-    folder = (cache or cache_folder()) / "jars"
-    return _whole(folder, "Delta", JARS)
-
-
-def kafka_paths(cache: Path | None = None) -> list[Path]:
-    """Return Kafka's jars in the cache.
-
-    Raises:
-        JarsError: some are missing or torn.
-    """
-    return set_paths(KAFKA, cache)
-
-
 def set_paths(sets: Sequence[JarSet], cache: Path | None = None) -> list[Path]:
-    """Return the jars of some sets in the cache.
+    """Return the jars of some sets in the cache, in class-path order. Checks names and sizes only: each session start asks.
 
     Raises:
         JarsError: some are missing or torn.
     """
     folder = (cache or cache_folder()) / "jars"
-    return _whole(folder, sets[0].name, [jar for jar_set in sets for jar in jar_set.jars])
-
-
-def _whole(folder: Path, name: str, jars: Sequence[Jar]) -> list[Path]:
+    jars = [jar for jar_set in sets for jar in jar_set.jars]
     wrong = [problem for jar in jars if (problem := _problem(folder, jar))]
     if wrong:
-        raise JarsError(str(folder), wrong, name)
+        raise JarsError(str(folder), wrong, sets[0].name)
     return [folder / jar.file_name for jar in jars]
 
 
-def resolve(cache: Path | None = None, sets: Sequence[JarSet] = (DELTA,)) -> bool:
+def resolve(cache: Path | None = None, sets: Sequence[JarSet] = DELTA) -> bool:
     """Bring missing or torn jars into the cache; return False if all were there already.
 
     Raises:
@@ -232,7 +212,7 @@ def fetch(work: Path, packages: Sequence[str], excluded: Sequence[str], log: Pat
 
 def main() -> int:
     """Run `python -m pipelines.spark.jars`: fill the cache; without Kafka's jars, or S3's, it says so and goes on."""
-    from pipelines.spark.s3_jars import S3
+    from pipelines.spark.s3_jars import S3_JARS
 
     try:
         if resolve():
@@ -240,7 +220,7 @@ def main() -> int:
     except TrideltaError as error:
         print(error, file=sys.stderr)
         return 1
-    for sets, lost in ((KAFKA, "Sources of Kafka"), ((S3,), "Lakes and sources on S3")):
+    for sets, lost in ((KAFKA, "Sources of Kafka"), (S3_JARS, "Lakes and sources on S3")):
         try:
             if resolve(sets=sets):
                 print(f"{sets[0].name}: {sum(len(one.jars) for one in sets)} jars in {cache_folder() / 'jars'}")

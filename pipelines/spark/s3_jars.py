@@ -7,9 +7,8 @@ loggers are Spark's own. Without these jars all works but a lake or a source on 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from pipelines.spark.jars import Jar, JarSet, set_paths
+from pipelines.spark.jars import Jar, JarSet
 
 _SDK = "2.35.4"
 
@@ -54,7 +53,7 @@ def _sdk() -> tuple[Jar, ...]:
     return tuple(Jar("software.amazon.awssdk", name, _SDK, int(size), digest) for name, size, digest in lines)
 
 
-S3 = JarSet(
+S3_JARS = (JarSet(
     "S3",
     (
         Jar("org.apache.hadoop", "hadoop-aws", "3.5.0", 938071,
@@ -72,16 +71,7 @@ S3 = JarSet(
         *("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime", "org.slf4j:*", "io.netty:*"),
         *("org.apache.httpcomponents:*", "commons-logging:*", "commons-codec:*", "org.wildfly.openssl:*"),
     ),
-)  # fmt: skip
-
-
-def s3_paths(cache: Path | None = None) -> list[Path]:
-    """Return S3's jars in the cache.
-
-    Raises:
-        JarsError: some are missing or torn.
-    """
-    return set_paths((S3,), cache)
+),)  # fmt: skip
 
 
 def s3_settings() -> dict[str, str]:

@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 from pipelines.bounds import required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
-from pipelines.spark.jars import cache_folder, jar_paths, kafka_paths
+from pipelines.spark.jars import DELTA, KAFKA, JarSet, cache_folder, set_paths
 from pipelines.spark.java import Java, find_java
 from pipelines.spark.jvm_launch import keep_names, launched
-from pipelines.spark.s3_jars import s3_paths, s3_settings
+from pipelines.spark.s3_jars import S3_JARS, s3_settings
 
 SPARK_HOME = Path(pyspark.__file__).parent
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
@@ -81,7 +81,7 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
     Raises:
         JarsError: Delta's jars are not in the cache.
     """
-    jars = [str(path) for path in jar_paths(cache)]
+    jars = [str(path) for path in set_paths(DELTA, cache)]
     chosen = {
         "spark.master": master,
         # Delta's client for Spark Connect is a preview, and foreachBatch under Connect mixes up sessions.
@@ -98,13 +98,7 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
-        # One task a core: a micro-batch is small, and Spark's 200 tasks would be nothing but their own overhead.
-        "spark.sql.shuffle.partitions": str(cores(master)),
-        # Delta's default of 50 is for logs of millions of files; here the tasks would cost more than their work.
-        "spark.databricks.delta.snapshotPartitions": "2",
-        # Spark cuts input for one task a core, of whole files where it can: five equal files on two cores are three files
-        # and two, and a core waits. Four tasks a core balance; pieces stay at 4 MB or more, so small batches are as before.
-        "spark.sql.files.minPartitionNum": str(4 * cores(master)),
+        **_task_counts(master),
         # It would run every stage of a micro-batch as a job of its own, to choose among plans of a few thousand rows.
         "spark.sql.adaptive.enabled": "false",
         # Each operation on a column would tell the JVM its line of Python, in eight calls: a third of those of a small batch.
@@ -123,7 +117,19 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
     }
     if is_local(master):
         return chosen | _local_settings()
-    return chosen | {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
+    return chosen | {"spark.jars": ",".join([*jars, *map(str, _if_there(KAFKA, cache))])}
+
+
+def _task_counts(master: str) -> dict[str, str]:
+    return {
+        # One task a core: a micro-batch is small, and Spark's 200 tasks would be nothing but their own overhead.
+        "spark.sql.shuffle.partitions": str(cores(master)),
+        # Delta's default of 50 is for logs of millions of files; here the tasks would cost more than their work.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        # Spark cuts input for one task a core, of whole files where it can: five equal files on two cores are three files
+        # and two, and a core waits. Four tasks a core balance; pieces stay at 4 MB or more, so small batches are as before.
+        "spark.sql.files.minPartitionNum": str(4 * cores(master)),
+    }
 
 
 def _local_settings() -> dict[str, str]:
@@ -165,7 +171,7 @@ def java_options(java: Java, cache: Path) -> str:
 def archive_path(java: Java, cache: Path) -> Path:
     """Return where the class-data archive of this Java, this Spark and these jars lies, or would lie."""
     parts = [java.version, str(java.home.resolve()), pyspark.__version__, str(_linked_home(cache))]
-    parts += [f"{path}:{path.stat().st_size}" for path in jar_paths(cache)]
+    parts += [f"{path}:{path.stat().st_size}" for path in set_paths(DELTA, cache)]
     return cache / f"spark-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}.jsa"
 
 
@@ -229,7 +235,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     extra = conf.pop("spark.driver.extraJavaOptions", "")
     chosen["spark.driver.extraJavaOptions"] = f"{chosen['spark.driver.extraJavaOptions']} {extra}".strip()
     on_s3 = asked_for(S3)
-    jars = _s3_jars(cache) if on_s3 else []
+    jars = _if_there(S3_JARS, cache) if on_s3 else []
     chosen |= s3_settings() if on_s3 else {}
     if not is_local(master):
         chosen |= _of_cluster(chosen, jars, conf)
@@ -239,7 +245,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
         # On HDFS that of Spark's own renames without a gap, and forks nothing.
         chosen.pop("spark.sql.streaming.checkpointFileManagerClass", None)
     chosen |= {"spark.app.name": app, **conf}
-    _prepare_environment(java, [*_kafka_jars(cache), *jars], home=spark_home(cache) if is_local(master) else None)
+    _prepare_environment(java, [*_if_there(KAFKA, cache), *jars], home=spark_home(cache) if is_local(master) else None)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         threading.Thread(target=_import_ahead, name="import-ahead").start()
@@ -280,18 +286,10 @@ def _of_yarn() -> dict[str, str]:
     return {}
 
 
-def _kafka_jars(cache: Path) -> list[Path]:
-    """Return Kafka's jars, or none: without them all but Kafka sources works, and those say what is missing."""
+def _if_there(sets: Sequence[JarSet], cache: Path) -> list[Path]:
+    """Return Kafka's or S3's jars, or none: without them all but sources and lakes there works, and those say what is missing."""
     try:
-        return kafka_paths(cache)
-    except JarsError:
-        return []
-
-
-def _s3_jars(cache: Path) -> list[Path]:
-    """Return S3's jars, or none: without them all but lakes and sources there works, and those say what is missing."""
-    try:
-        return s3_paths(cache)
+        return set_paths(sets, cache)
     except JarsError:
         return []
 

@@ -38,10 +38,6 @@ _CHUNKS = 64
 class PointReads:
     """Reads of keys at a table's last version. May be shared by threads.
 
-    Attributes:
-        hits: keys that were answered from memory, new batches included.
-        misses: keys for which the table's files were read.
-
     Args:
         path: the table's folder.
         opened: gives the reader of the last version.
@@ -50,7 +46,6 @@ class PointReads:
 
     def __init__(self, path: Place, opened: Callable[[], Reader], keys: int = KEYS) -> None:
         self._path, self._opened, self._size = path, opened, keys
-        self.hits = self.misses = 0
         self._lock = threading.RLock()
         self._start_afresh(None)
 
@@ -82,8 +77,6 @@ class PointReads:
             reader = self._follow()
             asked = dict(zip(reader.normal(keys), keys, strict=True))
             missing = {key: asked_key for key, asked_key in asked.items() if key not in self._known}
-            self.hits += len(asked) - len(missing)
-            self.misses += len(missing)
             if missing:
                 self._read(reader, missing)
             self._fold_on(reader, list(asked))

@@ -67,18 +67,6 @@ class Lake:
         """
         return on_disk(self.root)
 
-    def on_disk(self, what: str) -> Lake:
-        """Return the lake itself, which is on this host.
-
-        Args:
-            what: asks for that.
-
-        Raises:
-            RemoteLakeError: it is on a store.
-        """
-        on_disk(self.root, what)
-        return self
-
     def states(self) -> list[str]:
         """List the states that the lake holds."""
         return _tables_in(self.root / "states")

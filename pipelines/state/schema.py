@@ -126,14 +126,6 @@ class StateSchema(BaseModel):
     def dump(self) -> str:
         return json.dumps(self.model_dump(mode="json"))
 
-    def difference(self, other: StateSchema) -> str | None:
-        """Say in words in what `other` (the flow's) does not fit this (the table's).
-
-        None if it fits, or if the table only gets further columns by it (`evolution`).
-        """
-        change = self.evolution(other)
-        return change if isinstance(change, str) else None
-
     def evolution(self, other: StateSchema) -> tuple[tuple[str, str], ...] | str:
         """Find what the table lacks to hold what `other` (the flow's schema) declares. Columns are matched by name alone.
 

@@ -110,11 +110,6 @@ class StateTable:
         return self._history.records()
 
     @property
-    def points(self) -> PointReads:
-        """Return the keys of the last version that are kept for `get`, with the count of hits and misses."""
-        return self._points
-
-    @property
     def commits(self) -> History:
         """Return the commit ledger, for the engine."""
         return self._history

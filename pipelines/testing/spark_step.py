@@ -102,8 +102,7 @@ class SparkStep:
         frame = small_frame(session(self._spark, f"gate {gate.name}"), table)
         compiled = compile_gate(gate, frame.drop(_INDEX).schema)
         annotated = compiled.annotate(frame)
-        metrics = annotated.agg(*compiled.metrics()).collect()[0].asDict()
-        compiled.verdict(metrics, compiled.run_batch_checks(frame.drop(_INDEX))).raise_if_refused(batch)
+        compiled.judge(annotated, frame.drop(_INDEX)).raise_if_refused(batch)
         kept = compiled.kept(annotated).select(_INDEX).collect()
         return table.take(sorted(row[_INDEX] for row in kept))
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from assets.events.reporting import watching
 from assets.view import FlowView
-from ops.schedules import news
+from ops.schedules import _arrived
 from pipelines import Runtime
 from pipelines.catalog import FlowSettings
 from pipelines.execution.report import BatchReport
@@ -24,6 +24,13 @@ Lay = Callable[[str, list[tuple[str | None, int]]], None]
 
 def run(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     return defs.resolve_job_def("catch_up_job").execute_in_process(instance=instance, raise_on_error=False)
+
+
+def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
+    """What has arrived for a flow that no catch-up has run to the end."""
+    arrived, unknown = _arrived(instance, [view])
+    assert not unknown
+    return arrived.get(view.name)
 
 
 def shown_by(verdict: Any) -> Mapping[str, Any]:

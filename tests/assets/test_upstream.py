@@ -16,7 +16,7 @@ from assets.factory import backfill_policy, flow_assets
 from assets.upstream import Upstream
 from assets.view import FlowView
 from ops.flow_definitions import slices_job
-from ops.schedules import news, slices_schedule
+from ops.schedules import _arrived, slices_schedule
 from pipelines import Lake
 from pipelines.catalog import DailySlices
 from pipelines.errors import DefinitionError
@@ -63,7 +63,7 @@ def test_catch_up_leaves_what_is_made_by_slices(days: FlowView, tmp_path: Path) 
     folder.mkdir(parents=True)
     (folder / "part.parquet").write_text(json.dumps({}))
     with dg.instance_for_test() as instance:
-        assert news(instance, days) is None
+        assert _arrived(instance, [days]) == ({}, [])
 
 
 def test_its_schedule_comes_later_and_waits(days: FlowView, rides: FlowView, tmp_path: Path) -> None:

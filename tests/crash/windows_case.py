@@ -53,7 +53,7 @@ class KilledFiles:
         if own.kill.get("moment") == "writing" and txid >= own.kill["txid"]:
             # Of an object nothing is there before it is whole.
             if isinstance(self._files, StateFolder):
-                temporary = self._files._folder / f".{name}"
+                temporary = self._files._folder / f".{name}.1.tmp"
                 with temporary.open("xb") as out:
                     out.write(data[: len(data) // 2])
                     out.flush()

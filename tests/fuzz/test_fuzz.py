@@ -30,6 +30,7 @@ from pipelines.nimbus.periodic_rebalance import LookBook
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Content
 from pipelines.nimbus.registry.registry import Registry
@@ -173,7 +174,7 @@ def test_settings_of_flows(inputs: Iterable[int], there: Path) -> None:
             problem = registry.flow("odd").problem
             if taken and problem and ("cannot be" in problem or "user" in problem):
                 return f"{settings} is taken, and then: {problem}"
-            if not leader.leads:
+            if registry.leases.holder(LEASE) is None:
                 return "the leader no longer leads"
             return None if taken or problem else f"{settings} is refused, and placed all the same"
         finally:

@@ -10,7 +10,8 @@ import pytest
 
 from pipelines.errors import JarsError
 from pipelines.places.location import HDFS, Location
-from pipelines.spark.s3_jars import s3_paths
+from pipelines.spark.jars import set_paths
+from pipelines.spark.s3_jars import S3_JARS
 from tests.nimbus.conftest import postgres as postgres
 from tests.places.hadoop_servers import Hdfs, hadoop_jars, hdfs_server
 from tests.places.s3_servers import Server, moto, versity, versity_program
@@ -74,7 +75,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Lo
 @pytest.fixture(scope="session")
 def s3_jars() -> None:
     try:
-        s3_paths()
+        set_paths(S3_JARS)
     except JarsError as error:
         # As with Kafka's: `make setup` goes on where they cannot be fetched.
         pytest.skip(str(error))

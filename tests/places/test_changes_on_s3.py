@@ -11,7 +11,7 @@ from assets.sources import arrived
 from pipelines import Lake
 from pipelines.execution.checkpoint.engine_files import CONTINUE
 from pipelines.maintenance import Retention, run_housekeeping
-from pipelines.maintenance.old_files import remove_old_objects
+from pipelines.maintenance.old_files import StoreFolders, remove_old_objects
 from pipelines.places.bucket import BucketStore
 from pipelines.places.location import Location
 from tests.execution.test_changeover import deployed, two_windows
@@ -68,13 +68,13 @@ def test_old_folders_go_with_their_age(place: Location) -> None:
     for name in ("sales.0.replaced", "sales.1.replaced"):
         for file in ("metadata", "offsets/0"):
             (root / "shop" / name / file).write_bytes(b"1234567890")
-    now = root.store.clock(root.key)
-    assert remove_old_objects("replaced checkpoints", root, 30, "*/*.replaced", now=now).removed == 0
-    assert remove_old_objects("replaced checkpoints", root, None, "*/*.replaced", now=now + 1000 * DAY).removed == 0
-    counted = remove_old_objects("replaced checkpoints", root, 30, "*/*.replaced", dry_run=True, now=now + 31 * DAY)
+    now, replaced = root.store.clock(root.key), StoreFolders("replaced checkpoints", root, "*/*.replaced")
+    assert remove_old_objects(replaced, 30, now=now).removed == 0
+    assert remove_old_objects(replaced, None, now=now + 1000 * DAY).removed == 0
+    counted = remove_old_objects(replaced, 30, dry_run=True, now=now + 31 * DAY)
     assert (counted.before, counted.removed, counted.bytes) == (2, 2, 40)
     assert len(list(root.store.entries(root.key))) == 4
-    assert remove_old_objects("replaced checkpoints", root, 30, "*/*.replaced", now=now + 31 * DAY).removed == 2
+    assert remove_old_objects(replaced, 30, now=now + 31 * DAY).removed == 2
     assert list(root.store.entries(root.key)) == []
 
 

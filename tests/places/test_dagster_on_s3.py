@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpD
 
 @pytest.fixture
 def settings(reaching: SparkSession, place: Location, tmp_path: Path) -> FlowSettings:
-    return FlowSettings(tmp_path, f"{place.url}/lake")
+    return FlowSettings(tmp_path, str(place).replace("s3a:", "s3:") + "/lake")
 
 
 @pytest.mark.exhaustive

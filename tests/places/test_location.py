@@ -15,7 +15,7 @@ from pipelines.sources.base import place_of
 )
 def test_each_library_has_its_spelling(text: str | Path) -> None:
     place = Location.of(text)
-    assert (place.spark, place.url, str(place)) == ("s3a://b-1.x/lake/x", "s3://b-1.x/lake/x", "s3a://b-1.x/lake/x")
+    assert (place.spark, str(place)) == ("s3a://b-1.x/lake/x", "s3a://b-1.x/lake/x")
     assert not place.is_local
     assert Location.of(place) == place
     with pytest.raises(LocationError, match="no folder of this host"):
@@ -24,7 +24,7 @@ def test_each_library_has_its_spelling(text: str | Path) -> None:
 
 def test_hdfs_is_spelled_alike_everywhere() -> None:
     place = Location.of("hdfs://name-1:9000/lake/x/")
-    assert place.spark == place.url == str(place) == "hdfs://name-1:9000/lake/x"
+    assert place.spark == str(place) == "hdfs://name-1:9000/lake/x"
     assert (place.bucket, place.key) == ("name-1:9000", "lake/x")
     assert place_of(str(place)) == place
 
@@ -34,7 +34,7 @@ def test_a_folder_of_this_host_is_spelled_as_a_path(tmp_path: Path, monkeypatch:
     for place in (Location.of("a b"), Location.of(tmp_path / "a b"), Location.of(f"file://{tmp_path}/a%20b")):
         assert place.is_local
         assert place.path == tmp_path / "a b"
-        assert place.spark == place.url == str(place) == str(tmp_path / "a b")
+        assert place.spark == str(place) == str(tmp_path / "a b")
 
 
 def test_it_joins_as_a_path_does() -> None:

@@ -102,7 +102,7 @@ def test_no_commit_of_several_writers_is_lost(place: Location) -> None:
         list(pool.map(write, range(WRITERS)))
     held = SmallTable(place / "lake", ROWS, TRANSACTIONAL).held()
     assert sorted(held) == sorted((str(writer), number) for writer in range(WRITERS) for number in range(BATCHES))
-    assert DeltaTable(f"{place.url}/lake/states/counts").version() >= WRITERS * BATCHES
+    assert DeltaTable(f"{place}/lake/states/counts").version() >= WRITERS * BATCHES
 
 
 OWN, SHARED, BY_SPARK = 800, 300, 100

@@ -81,7 +81,7 @@ def test_a_session_that_does_not_read_s3_is_refused(
 ) -> None:
     lake, topology = made(tmp_path / "lake")
     if jars:
-        monkeypatch.setattr("pipelines.spark.s3_jars.s3_paths", lambda: [])
+        monkeypatch.setattr("pipelines.spark.jars.set_paths", lambda sets: [])
     else:
         monkeypatch.setenv("TRIDELTA_CACHE", str(tmp_path / "cache"))
     error = SessionWithoutS3Error if jars else JarsError

@@ -13,7 +13,8 @@ from pipelines.errors import JarsError
 from pipelines.places import location
 from pipelines.places.location import S3, Location, asked_for
 from pipelines.spark import session
-from pipelines.spark.s3_jars import s3_paths, s3_settings
+from pipelines.spark.jars import set_paths
+from pipelines.spark.s3_jars import S3_JARS, s3_settings
 from tests.places.conftest import SERVERS
 
 PROGRAM = """
@@ -67,9 +68,9 @@ def test_a_place_that_was_named_is_known_by_its_scheme(monkeypatch: pytest.Monke
 
 
 def test_a_session_does_without_the_jars(tmp_path: Path) -> None:
-    assert session._s3_jars(tmp_path) == []
+    assert session._if_there(S3_JARS, tmp_path) == []
     with pytest.raises(JarsError, match=r"S3's jars are not in .*hadoop-aws.* and 30 more\n.*make setup"):
-        s3_paths(tmp_path)
+        set_paths(S3_JARS, tmp_path)
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def test_a_session_does_without_the_jars(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_a_program_finds_all_in_its_environment(place: Location, tmp_path: Path, s3_jars: None) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, f"{place.url}"],
+        [sys.executable, "-c", PROGRAM, str(place).replace("s3a:", "s3:")],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         cwd=tmp_path,
         capture_output=True,

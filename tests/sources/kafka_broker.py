@@ -112,7 +112,7 @@ class Broker:
 
     def _java(self) -> list[str]:
         spark_jars = Path(pyspark.__file__).parent / "jars"
-        client = next(path for path in jars.kafka_paths() if "kafka-clients" in path.name)
+        client = next(path for path in jars.set_paths(jars.KAFKA) if "kafka-clients" in path.name)
         logging = Path(jars.__file__).parent / "log4j2.properties"
         return [
             str(find_java().home / "bin" / "java"),

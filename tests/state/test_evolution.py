@@ -90,7 +90,6 @@ def test_what_would_lose_something_is_refused(tmp_path: Path, change: dict[str, 
     state.commit(0, ("a", 1))
     wanted = declared(LOG, TRANSACTIONAL).model_copy(update=change)
     assert isinstance(state.table.declared.evolution(wanted), str)
-    assert state.table.declared.difference(wanted) == state.table.declared.evolution(wanted)
     state.writer.declared = wanted
     with pytest.raises(StateSchemaError, match=says) as caught:
         state.writer.prepare(COLUMNS)
@@ -100,9 +99,11 @@ def test_what_would_lose_something_is_refused(tmp_path: Path, change: dict[str, 
 
 def test_what_evolves_is_no_difference() -> None:
     narrow, wide = declared(LOG, TRANSACTIONAL), declared(LOG, TRANSACTIONAL, WIDER)
-    assert (narrow.evolution(wide), narrow.difference(wide)) == ((("total", "bigint"),), None)
+    assert narrow.evolution(wide) == (("total", "bigint"),)
     assert narrow.evolution(narrow) == ()
-    assert "total" in str(wide.difference(narrow))
+    refused = wide.evolution(narrow)
+    assert isinstance(refused, str)
+    assert "total" in refused
 
 
 def test_averages_get_a_place_for_their_pairs(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,11 @@ class Base:
     table: StateTable
     version: int | None = None
     before: int | None = None
+
+
+def around_own(table: StateTable, own: Sequence[int], behind: bool) -> tuple[StateTable, int | None]:
+    """Return a table and the version to read: before the reader's own commits, or behind them; None: it has made none."""
+    return table, (own[-1] if behind else own[0] - 1) if own else None
 
 
 @dataclass(frozen=True)
@@ -287,9 +292,7 @@ class PlanRun:
             return kept
         if compiled.needs_cut:
             passed.annotated = self._cache(annotated)
-            metrics = passed.annotated.agg(*compiled.metrics()).first().asDict()  # type: ignore[union-attr]
-            result = compiled.verdict(metrics, compiled.run_batch_checks(passed.annotated))
-            passed.results[self.label] = result
+            result = passed.results[self.label] = compiled.judge(passed.annotated)
             result.raise_if_refused(self.label)
             return compiled.kept(passed.annotated)
         passed.observation = Observation()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pipelines.execution.batch.channels import LATE, clocks_after, frame_with_cl
 from pipelines.execution.batch.commits import Announced, computed, computed_together, prepared
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.group_sources import clock_of
-from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, observed
+from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, around_own, observed
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
@@ -184,12 +185,6 @@ class StreamBatch:
         return skipped
 
     def _plan_run(self, batch: Batch, sources: Frames) -> PlanRun:
-        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
-            return self._state_as_of(name, batch.txid, behind=behind)
-
-        def base(name: str) -> Base:
-            return self._base(name, batch.txid)
-
         def watermark(channel: str) -> int | None:
             if self._windows is not None and channel == self._windows.channel:
                 return self._windows.clock_before(batch.txid)
@@ -197,10 +192,10 @@ class StreamBatch:
             return clock_of(sink.clocks_before(batch.txid), self._group.entrance.origins)
 
         label = f"batch {batch.txid}"
-        reads = Reads(state, self._emitted, base, watermark)
+        reads = Reads(partial(self._state_as_of, batch.txid), self._emitted, partial(self._base, batch.txid), watermark)
         return PlanRun(self._group, sources, label, reads, txid=batch.txid)
 
-    def _base(self, name: str, txid: int) -> Base:
+    def _base(self, txid: int, name: str) -> Base:
         """Return what a map state held before the batch, also where the batch is committed already.
 
         An opaque state knows it row by row (another batch may be folded in since), a transactional one by its version.
@@ -208,10 +203,10 @@ class StreamBatch:
         table = self._group.lake.state(name)
         if table.declared.kind == OPAQUE:
             return Base(table, before=txid)
-        own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
-        return Base(table, own[0] - 1 if own and table.declared.kind == TRANSACTIONAL else None)
+        own = _versions_of(table, txid)
+        return Base(*around_own(table, own if table.declared.kind == TRANSACTIONAL else (), behind=False))
 
-    def _state_as_of(self, name: str, txid: int, *, behind: bool) -> tuple[StateTable, int | None]:
+    def _state_as_of(self, txid: int, name: str, behind: bool) -> tuple[StateTable, int | None]:
         """Return the table of a state query and the version to read.
 
         A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
@@ -219,10 +214,8 @@ class StreamBatch:
         others is read at its last version.
         """
         table = self._group.lake.state(name)
-        own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
-        if not own or all(sink.name != name for sink in self._group.sinks):
-            return table, None
-        return table, own[-1] if behind else own[0] - 1
+        own = _versions_of(table, txid)
+        return around_own(table, own if any(sink.name == name for sink in self._group.sinks) else (), behind)
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -517,3 +510,7 @@ class StreamBatch:
                 error=error,
             )
             tell(self._hooks, moment, event)
+
+
+def _versions_of(table: StateTable, txid: int) -> list[int]:
+    return [commit.version for commit in table.commits.batches() if commit.txid == txid]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 from abc import ABC, abstractmethod
@@ -21,7 +20,7 @@ import pyarrow as pa
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
-from pipelines.places.location import Location, Place
+from pipelines.places.location import Location, Place, put_whole
 from pipelines.windows.arrays import EMPTY, Arrays, State, from_ipc, to_ipc
 
 if TYPE_CHECKING:
@@ -131,14 +130,8 @@ class StateFolder(StateFiles):
         self._known: set[Path] = set()
 
     def write(self, name: str, data: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file, temporary = self._folder / name, self._folder / f".{name}"
-        # One that was cut off may have left its own.
-        with temporary.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.rename(file)
+        file = self._folder / name
+        put_whole(file, data)
         sync([file], self._folder.parent, self._known)
 
     def names(self) -> list[str]:

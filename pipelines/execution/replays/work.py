@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipelines.execution.batch.accounts import with_hash
 from pipelines.execution.batch.commits import Announced, computed, prepared
-from pipelines.execution.batch.plan_run import Base, PlanRun, Reads
+from pipelines.execution.batch.plan_run import Base, PlanRun, Reads, around_own
 from pipelines.execution.batch.quarantine import GROUP, NAME, SOURCE, refused_by_gate, refused_by_source
 from pipelines.execution.replays.counted import Replaced, Row, is_poison, replaced_since
 from pipelines.execution.replays.record import LotReport
@@ -114,9 +114,7 @@ class ReplayRun(PlanRun):
         """
         compiled = self.group.compiled_gate(node, frame.drop(REPLAYED), compile_gate)
         annotated = self._cache(compiled.annotate(frame))
-        metrics = annotated.agg(*compiled.metrics()).collect()[0].asDict()
-        result = compiled.verdict(metrics, compiled.run_batch_checks(annotated.drop(REPLAYED)))
-        self.results[node.gate.name] = result
+        result = self.results[node.gate.name] = compiled.judge(annotated, annotated.drop(REPLAYED))
         result.raise_if_refused(self.label)
         if compiled.drop_names:
             also = [REPLAYED] if REPLAYED in annotated.columns else []
@@ -220,27 +218,15 @@ class Work:
             schema = self.group.schema_at(node)
             check_readable(self.group.topology, lot, schema)
             rows = rows_of_gate(self._spark, lot, schema, sliced=self.entry.sliced)
-        return ReplayRun(
-            self.group, node, rows, f"replay {number}", Reads(self._state(number), base=self._base(number))
+        reads = Reads(
+            partial(self._state_as_of, number), base=lambda name: Base(*self._state_as_of(number, name, behind=False))
         )
+        return ReplayRun(self.group, node, rows, f"replay {number}", reads)
 
-    def _state(self, number: int) -> Callable[[str, bool], tuple[StateTable, int | None]]:
-        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
-            table = self._lake.state(name)
-            own = _versions_of(table, number)
-            if not own:
-                return table, None
-            return table, own[-1] if behind else own[0] - 1
-
-        return state
-
-    def _base(self, number: int) -> Callable[[str], Base]:
-        def base(name: str) -> Base:
-            table = self._lake.state(name)
-            own = _versions_of(table, number)
-            return Base(table, own[0] - 1 if own else None)
-
-        return base
+    def _state_as_of(self, number: int, name: str, behind: bool) -> tuple[StateTable, int | None]:
+        table = self._lake.state(name)
+        own = [commit.version for commit in table.history() if commit.record and commit.record.replay == number]
+        return around_own(table, own, behind)
 
     # --- committing -------------------------------------------------------------------------------------------------
 
@@ -413,9 +399,3 @@ class Work:
 def app_id(flow: str, table: str) -> str:
     """Return the transaction id of replays in a table."""
     return f"{flow}/{table}/replay"
-
-
-def _versions_of(table: StateTable, number: int) -> list[int]:
-    return [
-        commit.version for commit in table.history() if commit.record is not None and commit.record.replay == number
-    ]

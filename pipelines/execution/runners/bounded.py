@@ -308,19 +308,11 @@ class BoundedRunner:
         clocks = self._group.entrance.clocks(sources)
         sources = self._group.entrance.events(sources)
         label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
-        lake = self._group.lake
-
-        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
-            return lake.state(name), None
-
-        def base(name: str) -> Base:
-            return Base(lake.state(name))
-
+        state = self._group.lake.state
         # The whole of a state starts from nothing.
-        sliced = self._group.entrance.sliced
-        run = PlanRun(
-            self._group, sources, label, Reads(state, self._emitted, base if sliced else None, heard=clocks), slices
-        )
+        base = (lambda name: Base(state(name))) if self._group.entrance.sliced else None
+        reads = Reads(lambda name, behind: (state(name), None), self._emitted, base, heard=clocks)
+        run = PlanRun(self._group, sources, label, reads, slices)
         try:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.

@@ -262,9 +262,7 @@ class _SparkContext:
         compiled = compile_gate(node.gate, frame.schema)
         annotated = compiled.annotate(frame)
         if compiled.needs_cut:
-            metrics = annotated.agg(*compiled.metrics()).first()
-            assert metrics is not None
-            compiled.verdict(metrics.asDict(), compiled.run_batch_checks(annotated)).raise_if_refused("the query")
+            compiled.judge(annotated).raise_if_refused("the query")
         return compiled.kept(annotated)
 
     def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:

@@ -58,9 +58,10 @@ def check_session(spark: SparkSession, place: Location) -> None:
     """
     if place.scheme == S3 and not _reads_s3(spark):
         # Here, since Nimbus and the command line import this module, and not Spark.
-        from pipelines.spark.s3_jars import s3_paths
+        from pipelines.spark.jars import set_paths
+        from pipelines.spark.s3_jars import S3_JARS
 
-        s3_paths()
+        set_paths(S3_JARS)
         raise SessionWithoutS3Error(str(place))
 
 

@@ -143,11 +143,6 @@ class Leader:
         self._told: dict[int, str] = {}
         """By flow the problem that this leader has told last."""
 
-    @property
-    def leads(self) -> bool:
-        """Return whether it led in its last round."""
-        return self._lease is not None
-
     def tick(self) -> None:
         """Do one round, if it leads or can.
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from sqlalchemy import delete
 
 from pipelines import logs
 from pipelines.causes import shortened
@@ -26,8 +25,7 @@ from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.deployed import DeployedQuery, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.registry.leases import Lease, Leases
-from pipelines.nimbus.registry.store import Store, upsert
-from pipelines.nimbus.registry.tables import attempts
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, REPARTITIONING, STARTING
 from pipelines.nimbus.telemetry.figures import TaskFigures
 from pipelines.state.delta_log import has_log
@@ -49,19 +47,17 @@ if TYPE_CHECKING:
 class FencedAttempts:
     """The attempts of a checkpoint that a worker runs under a lease.
 
-    The checkpoint's own file is what counts: catch-up runs use it too, while no worker does. Each record goes into the
-    registry first, under the lease: a worker that has lost it opens and closes no batch any more.
+    They are in the checkpoint's own file: catch-up runs use it too, while no worker does. Before each record is written, a
+    transaction of the registry finds out whose the lease is: a worker that has lost it opens and closes no batch any more.
 
     Args:
         own: The checkpoint's store.
         store, leases: The registry's database and its leases.
         lease: The writer's lease; its token counts, so it need not be replaced when it is renewed.
-        prefix: Put before the group's name in the registry, which knows all flows.
     """
 
-    def __init__(self, own: AttemptStore, store: Store, leases: Leases, lease: Lease, prefix: str) -> None:
-        self._own, self._store, self._leases, self._lease, self._prefix = own, store, leases, lease, prefix
-        self._forgotten: dict[str, int] = {}
+    def __init__(self, own: AttemptStore, store: Store, leases: Leases, lease: Lease) -> None:
+        self._own, self._store, self._leases, self._lease = own, store, leases, lease
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         """Return every record of the group, by txid."""
@@ -75,19 +71,11 @@ class FencedAttempts:
         """
         with self._store.write() as connection:
             self._leases.guard(connection, self._lease)
-            row = {"batch_group": self._prefix + group, "txid": txid, "record": record.to_json()}
-            upsert(connection, attempts, row)
         self._own.put(group, txid, record)
 
     def forget(self, group: str, before: int) -> None:
-        """Remove the records of all txids lower than `before`; in the registry a hundred at a time. Raises as `put`."""
+        """Remove the records of all txids lower than `before`."""
         self._own.forget(group, before)
-        if before - self._forgotten.get(group, 0) >= 100:
-            old = (attempts.c.batch_group == self._prefix + group, attempts.c.txid < before)
-            with self._store.write() as connection:
-                self._leases.guard(connection, self._lease)
-                connection.execute(delete(attempts).where(*old))
-            self._forgotten[group] = before
 
 
 logger = logs.logger(__name__)
@@ -399,7 +387,7 @@ class Task(threading.Thread):
             lock_wait_seconds=600.0,
             on_batch=self._came_through,
             admission=self._application.admission,
-            attempts=lambda own: FencedAttempts(own, store, leases, lease, f"{self.flow.name}/"),
+            attempts=lambda own: FencedAttempts(own, store, leases, lease),
             version=f"{self.flow.id}/{self.flow.version.number}",
         )
         return StreamRunner(group, checkpoint, options)

@@ -1,19 +1,18 @@
-"""Records that the registry need not keep: flows removed long ago, silent supervisors, overlong history, old attempts."""
+"""Records that the registry need not keep: flows removed long ago, silent supervisors, overlong history."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, false, func, or_, select
 from sqlalchemy.engine import make_url
 
-from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, Retention
 from pipelines.nimbus.registry.store import Store
-from pipelines.nimbus.registry.tables import attempts, beats, events, flows, supervisors
+from pipelines.nimbus.registry.tables import beats, events, flows, supervisors
 
 _DAY = 86_400.0
 # Below so much free space in its file a SQLite database is not worth a rewrite.
@@ -57,7 +56,6 @@ def prune(
             pruned.append(_go(connection, beats, "beats", beats.c.beat_at < oldest, dry_run))
         if events_a_flow is not None:
             pruned.append(_go(connection, events, "history", _beyond(connection, events_a_flow), dry_run))
-        pruned.append(_prune_attempts(connection, dry_run))
     return pruned
 
 
@@ -122,38 +120,3 @@ def _beyond(connection: Connection, events_a_flow: int) -> ColumnElement[bool]:
         last = connection.scalar(newest.offset(events_a_flow).limit(1))
         terms.append(and_(events.c.flow == flow, events.c.serial <= last))
     return or_(false(), *terms)
-
-
-def _prune_attempts(connection: Connection, dry_run: bool) -> Pruned:
-    """Remove attempts of batches before the last committed one, of epochs that have ended, and of removed flows.
-
-    Named `<flow>/<group>/<epoch>`. Batches of an epoch commit in order, so nothing asks for those before the last.
-    """
-    known = set(connection.scalars(select(flows.c.name)).all())
-    rows = connection.execute(select(attempts.c.batch_group, attempts.c.txid, attempts.c.record)).all()
-    last: dict[str, int] = {}
-    for row in rows:
-        if row.record["state"] == BatchState.COMMITTED:
-            last[row.batch_group] = max(last.get(row.batch_group, 0), row.txid)
-    ended = _ended({row.batch_group for row in rows}, known)
-    removed = 0
-    for group in sorted({row.batch_group for row in rows}):
-        own = [row.txid for row in rows if row.batch_group == group]
-        before = max(own) + 1 if group in ended else last.get(group, 0)
-        removed += sum(txid < before for txid in own)
-        if not dry_run:
-            connection.execute(delete(attempts).where(attempts.c.batch_group == group, attempts.c.txid < before))
-    return Pruned("attempts", len(rows), removed)
-
-
-def _ended(groups: Iterable[str], known: set[str]) -> set[str]:
-    """Return groups of flows that the registry has forgotten, and all but the last epoch of the others."""
-    ended, epochs = set(), dict[str, int]()
-    named = [(group, *group.rpartition("/")[::2]) for group in groups]
-    for _, name, number in named:
-        if number.isdigit():
-            epochs[name] = max(epochs.get(name, 0), int(number))
-    for group, name, number in named:
-        if name.partition("/")[0] not in known or (number.isdigit() and int(number) < epochs[name]):
-            ended.add(group)
-    return ended

@@ -137,6 +137,7 @@ beats = Table(
     Column("figures", JSON, nullable=False),
 )
 
+# Nothing reads it. Workers of an earlier release write here and fail without it, and they outlive the supervisor that migrates.
 attempts = Table(
     "attempts",
     metadata,
