@@ -14,7 +14,7 @@ from pipelines.bounds import THRESHOLD
 from pipelines.errors import BadNameError, FlowError, nearest
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_order, source_schema
 from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Split, Stateful, routes_of
-from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, union
+from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, sides_behind, union
 from pipelines.flowmix.stream import FlowStream
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, require
@@ -377,10 +377,12 @@ class _Check:
             Sent(stream.name, feed, True, self._streams[feed.stream].schemas[feed.operation]) for feed in stream.feeds
         ]
         schemas: list[Schema | None] = [union(way.schema for way in ways)]
+        sides: Mapping[str, Schema | None] = by_stream(ways)
         for operation in stream.operations:
             where = f'flow "{self._flow}", stream "{stream.name}", at {operation.at}'
             require_fields(where, operation, schemas[-1])
-            schemas.append(after(operation, schemas[-1], by_stream(ways)))
+            schemas.append(after(operation, schemas[-1], sides))
+            sides = sides_behind(operation, sides)
         return replace(stream, schemas=tuple(schemas))
 
     def _refuse(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelines.aggregators.window import WindowAggregator
@@ -22,7 +22,7 @@ from pipelines.flowmix.row_calls import (
     nothing,
     readable,
 )
-from pipelines.flowmix.schemas import after, require_fields, several_fields
+from pipelines.flowmix.schemas import after, require_fields, several_fields, sides_behind
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import storable
@@ -68,8 +68,8 @@ class NodeChain:
         self.flow, self.stream, self.graph, self.node, self.types = flow, stream, graph, node, types
         self.pruned = False
         """Whether what stands here carries only what the windows behind it read."""
-        self.sides: dict[str, Schema | None] = {}
-        """What each stream sends that leads here, for joins."""
+        self.sides: Mapping[str, Schema | None] = {}
+        """What each stream sent of the fields that stand here, for joins; a stream that is not there: all of them."""
 
     def add(self, kind: type[nodes.Node], at: nodes.CodeLocation, **more: Any) -> int:
         more.setdefault("fields", (*self.types, *events.COLUMNS))
@@ -101,6 +101,7 @@ class NodeChain:
             self._each(operation, index)
         elif isinstance(operation, ops.Stateful):
             self._windows(operation, index)
+        self.sides = sides_behind(operation, self.sides)
 
     def _check_fields(self, operation: ops.Operation) -> None:
         """Behind an `each` that does not say its schema the fields are those that it was given.
@@ -112,8 +113,7 @@ class NodeChain:
 
     def after(self, operation: ops.Operation) -> Types:
         """Return the fields behind an operation."""
-        sides = self.sides or {}
-        return known(self.flow, self.stream, after(operation, self.types, sides), operation.at)
+        return known(self.flow, self.stream, after(operation, self.types, self.sides), operation.at)
 
     def filter(self, predicate: Any, at: nodes.CodeLocation, inputs: tuple[str, ...] | None = None) -> None:
         self.add(nodes.FilterNode, at, inputs=inputs or (*self.types, *events.COLUMNS), predicate=predicate)
@@ -255,7 +255,7 @@ class QuerySteps(NodeChain):
         chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
             chain.step(index)
-        self.types = chain.types
+        self.types, self.sides = chain.types, chain.sides
         ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.types.items())
         self._spout = nodes.ChannelSpoutNode(
             id=spout.id,

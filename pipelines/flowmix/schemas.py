@@ -59,7 +59,7 @@ def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schem
     Args:
         operation: one of a stream.
         schema: the fields before it; None: open.
-        sides: what each feeding stream sends, for joins.
+        sides: what each feeding stream sent of the fields before it, for joins; a stream that is not there: all of them.
     """
     if isinstance(operation, Select):
         known = schema or {}
@@ -85,6 +85,11 @@ def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
     bounds = dict.fromkeys(BOUNDS, "timestamp") if isinstance(window, SpanWindow) else {}
     made = (output for aggregator in window.aggregators for output in aggregator.result_types(schema or {}))
     return {**bounds, **dict(made)}
+
+
+def sides_behind(operation: Operation, sides: Mapping[str, Schema | None]) -> Mapping[str, Schema | None]:
+    """Return what each side has behind an operation: what makes new fields makes the same ones of either side's events."""
+    return {} if isinstance(operation, Each | Compute) else sides
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -95,6 +96,31 @@ def values_beside_declared_arrays() -> tuple[Flow, Any]:
     return flow, {"l": [at(0, k="a", v=[1]), at(0, k="a", v=[1, 2])], "r": [at(1, k="b", v=5), at(2, k="c")]}
 
 
+def computed(stream: Any) -> Any:
+    return stream.compute({"k string": "k", "x bigint": "coalesce(v, w)"})
+
+
+def made(stream: Any) -> Any:
+    return stream.each(lambda e: {"k": e["k"], "x": e.get("v", e.get("w"))}, "k string, x bigint")
+
+
+def set_where_absent(stream: Any) -> Any:
+    return stream.each(lambda e: {**e, "v": e.get("v", 7), "w": e.get("w", 9)})
+
+
+def join_behind(change: Callable[[Any], Any]) -> Callable[[], tuple[Flow, Any]]:
+    """A join of what an operation of the same stream gives, of one value and of two."""
+
+    def case() -> tuple[Flow, Any]:
+        flow = Flow("behind").stream("l", "k string, v bigint").to("j").stream("r", "k string, w bigint").to("j")
+        flow = change(flow.stream("j")).partition("k").join("l", "r", C(3)).output().build()
+        lefts = [at(0, k="a", v=1), at(1, k="a", v=2), at(2, k="b", v=6)]
+        return flow, {"l": lefts, "r": [at(5, k="a", w=2), at(6, k="b", w=8)]}
+
+    case.__name__ = f"join_behind_{change.__name__}"
+    return case
+
+
 class Spread(WindowAggregator):
     outputs = "least bigint, largest bigint"
 
@@ -129,6 +155,9 @@ CASES = [
     own_aggregator_then_ticks,
     values_beside_those_of_a_join,
     values_beside_declared_arrays,
+    join_behind(computed),
+    join_behind(made),
+    join_behind(set_where_absent),
 ]
 
 
