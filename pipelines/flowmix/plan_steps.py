@@ -350,7 +350,7 @@ class QuerySteps(NodeChain):
         if isinstance(operation, ops.Stateful):
             self.prune(operation, index)
         self._into(self.branch(), name, operation.at if operation else self.stream.at)
-        return Edge(self.stream.name, name, numbered, self.shown)
+        return Edge(self.stream.name, name, numbered, self.shown, own=True)
 
     def _into(self, chain: NodeChain, channel: str, at: nodes.CodeLocation) -> None:
         delay = 0

@@ -108,6 +108,10 @@ def set_where_absent(stream: Any) -> Any:
     return stream.each(lambda e: {**e, "v": e.get("v", 7), "w": e.get("w", 9)})
 
 
+def kept(stream: Any) -> Any:
+    return stream.persist("before")
+
+
 def join_behind(change: Callable[[Any], Any]) -> Callable[[], tuple[Flow, Any]]:
     """A join of what an operation of the same stream gives, of one value and of two."""
 
@@ -158,6 +162,7 @@ CASES = [
     join_behind(computed),
     join_behind(made),
     join_behind(set_where_absent),
+    join_behind(kept),
 ]
 
 
