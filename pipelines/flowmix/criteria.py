@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
-from pipelines.flowmix.values import compared, of_type
+from pipelines.flowmix.values import compared, in_utc, of_type
 from pipelines.graph.expressions import spark_sql
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class Leaf(Criteria):
     def _test(self, value: Column, kind: str | None) -> Column:
         from functools import reduce
 
-        suited = [F.lit(wanted) for wanted in self.values if of_type(wanted, kind)]
+        # A time without zone is UTC; Spark's literal would take it for one of the host's own time zone.
+        suited = [F.lit(in_utc(wanted)) for wanted in self.values if of_type(wanted, kind)]
         present = value.isNotNull()
         if self.op == "in_":
             return reduce(lambda column, other: column | other, (value == wanted for wanted in suited), F.lit(False))

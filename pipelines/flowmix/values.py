@@ -45,7 +45,7 @@ def compared(value: Any, other: Any) -> int | None:
         if one_nan or other_nan:
             return int(one_nan) - int(other_nan)
     if kind == "time":
-        value, other = _utc(value), _utc(other)
+        value, other = in_utc(value), in_utc(other)
     return int(value > other) - int(value < other)
 
 
@@ -69,5 +69,7 @@ def of_type(value: Any, sql_type: str | None) -> bool:
     return base in _KINDS.get(kind_of(value), ())
 
 
-def _utc(value: datetime.datetime) -> datetime.datetime:
-    return value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+def in_utc(value: Any) -> Any:
+    """Return a time without a time zone as the one of UTC; any other value as it is."""
+    naive = isinstance(value, datetime.datetime) and value.tzinfo is None
+    return value.replace(tzinfo=datetime.UTC) if naive else value

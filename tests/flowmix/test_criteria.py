@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -193,6 +194,31 @@ def test_6_python_and_spark_give_the_same_answers(spark: SparkSession) -> None:
     for i, one in enumerate(criteria):
         plain = [one.matches(Event(row, "e", 0)) for row in ROWS]
         assert [row[i] for row in found] == plain, str(one)
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A driver on a host that does not stand in UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_new_york")
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_6_a_time_without_zone_is_utc_wherever_the_driver_stands(spark: SparkSession, kind: str) -> None:
+    frame = spark.sql(
+        f"SELECT h, CAST(concat('2013-01-01 ', h, ':00:00') AS {kind}) AS t FROM VALUES 11, 12, 17 AS v(h)"
+    )
+    given = [Event({"h": h, "t": NOON.replace(hour=h)}, "e", 0) for h in (11, 12, 17)]
+    aware = NOON.replace(hour=7, tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))
+    for one in (eq("t", NOON), gt("t", NOON), range_("t", NOON, NOON), in_("t", NOON), eq("t", aware)):
+        found = frame.orderBy("h").select(one.column({"h": "int", "t": kind}).alias("found")).collect()
+        assert [row.found for row in found] == [one.matches(event) for event in given], str(one)
+    day = eq("d", NOON.date()).column({"d": "date"})
+    assert frame.selectExpr("CAST(t AS DATE) AS d").where(day).count() == 3
 
 
 def test_null_counts_as_false_for_sql_and_callables(spark: SparkSession) -> None:
