@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.aggregators.window import WindowAggregator
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.criteria import Criteria, Python
+from pipelines.flowmix.criteria import Criteria
 from pipelines.flowmix.definition import Schema
 from pipelines.flowmix.flow import window_context
 from pipelines.flowmix.row_calls import (
@@ -18,7 +18,6 @@ from pipelines.flowmix.row_calls import (
     Types,
     anonymous,
     any_there,
-    criteria_column,
     nothing,
     readable,
 )
@@ -121,7 +120,8 @@ class NodeChain:
     def where(self, criteria: Criteria, at: nodes.CodeLocation, index: int) -> None:
         """Keep the events for which the criteria of operation `index` hold, and every watermark row."""
         several = several_fields(self.flow, self.stream, index)
-        if isinstance(criteria, Python):
+        if not criteria.columnar:
+            # Python among other criteria: all of them in Python, over plain values (what only Spark answers is not among them).
             self.filter(RowFunction(Matches(criteria, tuple(self.types), several)), at)
             return
         types = dict(self.types)
@@ -129,7 +129,7 @@ class NodeChain:
         def holds(*_: Column) -> Column:
             from pyspark.sql import functions as F
 
-            return F.col(events.ID).isNull() | criteria_column(criteria, types, several)
+            return F.col(events.ID).isNull() | criteria.column(types)
 
         self.filter(ColumnFunction(holds, str(criteria)), at)
 

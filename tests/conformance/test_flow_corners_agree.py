@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.flowmix import Count, Event, Flow, Policy, WindowAggregator, eq, gt, has_not, or_, python
+from pipelines.errors import BatchError
+from pipelines.flowmix import Count, Event, Flow, Policy, WindowAggregator, eq, gt, has_not, not_, or_, python
 from pipelines.testing import TICK, run_flow
 from tests.tiers import tier
 
@@ -125,6 +127,19 @@ def join_behind(change: Callable[[Any], Any]) -> Callable[[], tuple[Flow, Any]]:
     return case
 
 
+def python_among_other_criteria() -> tuple[Flow, Any]:
+    early = python(lambda event: event["at"].hour == 12 and isinstance(event["s"], dict) and event["s"].get("x") == 1)
+    flow = (
+        Flow("mixed").stream("e", "at timestamp, s struct<x: int>, v bigint")
+        .split(default=or_(eq("v", -1), early), paths={"p": not_(early)}).output()
+        .stream("p").output()
+        .build()
+    )  # fmt: skip
+    noon = datetime.datetime(2026, 1, 1, 12)
+    events = [at(n, at=noon + datetime.timedelta(hours=n // 2), s={"x": n % 2}, v=n) for n in range(4)]
+    return flow, {"e": [*events, at(9, at=noon, s={"x": 5}, v=-1)]}
+
+
 class Spread(WindowAggregator):
     outputs = "least bigint, largest bigint"
 
@@ -163,6 +178,7 @@ CASES = [
     join_behind(made),
     join_behind(set_where_absent),
     join_behind(kept),
+    python_among_other_criteria,
 ]
 
 
@@ -178,3 +194,11 @@ def test_the_bounded_run_agrees(spark: SparkSession, case: Any) -> None:
     wanted = shown("reference")
     assert any(wanted.values())
     assert shown("batch") == wanted
+
+
+@pytest.mark.slow
+def test_a_predicate_that_fails_among_other_criteria_names_its_line_and_cause(spark: SparkSession) -> None:
+    wrong = or_(eq("v", -1), python(lambda event: event["w"] > 1))
+    flow = Flow("fails").stream("e", "v bigint, w bigint").filter(wrong).output().build()
+    with pytest.raises(BatchError, match=r"filter or_\(eq\(v, -1\), python\).*failed on.*KeyError"):
+        run_flow(flow, {"e": [at(0, v=1)]}, engine="batch", spark=spark)
