@@ -13,8 +13,17 @@ from typing import Any, NoReturn
 from pipelines.bounds import THRESHOLD
 from pipelines.errors import BadNameError, FlowError, nearest
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_order, source_schema
-from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Split, Stateful, routes_of
-from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, sides_behind, union
+from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Select, Split, Stateful, routes_of
+from pipelines.flowmix.schemas import (
+    NOTHING_SELECTED,
+    Sent,
+    after,
+    by_stream,
+    require_fields,
+    selected,
+    sides_behind,
+    union,
+)
 from pipelines.flowmix.stream import FlowStream
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, require
@@ -378,12 +387,18 @@ class _Check:
         ]
         schemas: list[Schema | None] = [union(way.schema for way in ways)]
         sides: Mapping[str, Schema | None] = by_stream(ways)
+        operations: list[Operation] = []
         for operation in stream.operations:
+            if isinstance(operation, Select):
+                operation = replace(operation, fields=selected(operation.fields, schemas[-1]))
+                if not operation.fields:
+                    self._refuse(NOTHING_SELECTED, stream, operation)
+            operations.append(operation)
             where = f'flow "{self._flow}", stream "{stream.name}", at {operation.at}'
             require_fields(where, operation, schemas[-1])
             schemas.append(after(operation, schemas[-1], sides))
             sides = sides_behind(operation, sides)
-        return replace(stream, schemas=tuple(schemas))
+        return replace(stream, operations=tuple(operations), schemas=tuple(schemas))
 
     def _refuse(
         self, problem: str, stream: StreamDefinition | None = None, operation: Operation | None = None, hint: str = ""

@@ -14,6 +14,7 @@ from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWi
 if TYPE_CHECKING:
     from pipelines.flowmix.flow import Flow
 
+NOTHING_SELECTED = "Selector operator needs to select at least 1 field"
 _WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
@@ -51,6 +52,11 @@ def require_fields(where: str, operation: Operation, schema: Schema | None) -> N
         within = None if isinstance(operation, Select) else name.split(".")[0].strip("`")
         if name not in schema and within not in schema:
             raise FieldError(f"{where}: {operation.label.split()[0]}", name, tuple(schema))
+
+
+def selected(names: Iterable[str], schema: Schema | None) -> tuple[str, ...]:
+    """Return the fields to select: `id` and `timestamp` stay by themselves, so they count only where fields have the names."""
+    return tuple(name for name in names if name not in ("id", "timestamp") or name in (schema or {}))
 
 
 def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schema | None]) -> Schema | None:

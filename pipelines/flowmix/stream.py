@@ -10,7 +10,16 @@ from pipelines.flowmix import operations as ops
 from pipelines.flowmix.conditions import as_criteria
 from pipelines.flowmix.criteria import Criteria
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
-from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, sides_behind, union
+from pipelines.flowmix.schemas import (
+    NOTHING_SELECTED,
+    Sent,
+    after,
+    by_stream,
+    require_fields,
+    selected,
+    sides_behind,
+    union,
+)
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, distinct, parse_ddl
 from pipelines.graph.nodes import CodeLocation
@@ -59,11 +68,12 @@ class FlowStream:
             FieldError: for a field that the stream does not have.
             FlowError: without a field.
         """
-        available = self._schema
-        kept = [name for name in _names(fields) if name not in ("id", "timestamp") or (available and name in available)]
+        kept = distinct(_names(fields))
+        if self._known:  # else `build()` knows whether there is a field of the name
+            kept = selected(kept, self._schema)
         if not kept:
-            self._refuse("Selector operator needs to select at least 1 field")
-        return self._add(ops.Select(fields=distinct(kept), at=self._flow._here()))
+            self._refuse(NOTHING_SELECTED)
+        return self._add(ops.Select(fields=kept, at=self._flow._here()))
 
     def compute(self, outputs: Mapping[str, str] | None = None) -> FlowStream:
         """Replace the fields by SQL expressions over them; id and timestamp stay. No event costs a call of Python.
