@@ -21,6 +21,7 @@ from pipelines.flowmix.schemas import (
     by_stream,
     require_fields,
     selected,
+    several_fields,
     sides_behind,
     union,
 )
@@ -412,7 +413,8 @@ def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowCo
     operation = stream.operations[index]
     assert isinstance(operation, Stateful)
     before = _windows_before(stream, index)
-    return WindowContext(flow.name, stream.name, before, operation.partition, depth=entry_depth(flow, stream) + before)
+    depth, several = entry_depth(flow, stream) + before, several_fields(flow, stream, index)
+    return WindowContext(flow.name, stream.name, before, operation.partition, depth, several)
 
 
 def entry_depth(flow: Flow, stream: StreamDefinition) -> int:

@@ -12,7 +12,7 @@ from pipelines.flowmix.criteria import Criteria, Python
 from pipelines.flowmix.each import made_of
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
-from pipelines.windows.event import Event
+from pipelines.windows.event import Event, alone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -75,12 +75,7 @@ class RowEvents:
 
     def event(self, values: tuple[Any, ...]) -> Event:
         id_, time, _, origin, _ = values[len(self.fields) :]
-        event = Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
-        for name in self.several:
-            value = event.get(name)
-            if value is not None and len(value) == 1:
-                event[name] = value[0]
-        return event
+        return alone(Event(dict(zip(self.fields, values, strict=False)), id_, time, origin), self.several)
 
 
 class Matches(RowEvents):

@@ -127,6 +127,39 @@ def join_behind(change: Callable[[Any], Any]) -> Callable[[], tuple[Flow, Any]]:
     return case
 
 
+class Total(WindowAggregator):
+    outputs = "total bigint"
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def added(self, event: Event) -> None:
+        self.total += event["v"] if not isinstance(event["v"], list) else 100 * len(event["v"])
+
+    def evicted(self, event: Event) -> None:
+        self.total -= event["v"] if not isinstance(event["v"], list) else 100 * len(event["v"])
+
+    def aggregate(self) -> int:
+        return self.total
+
+
+def join_behind_which_windows_stand() -> tuple[Flow, Any]:
+    """A user's aggregator gets one value as it is; collected events have arrays."""
+    flow = (
+        Flow("windows")
+        .stream("l", "k string, v bigint").to("j")
+        .stream("r", "k string, v bigint").to("j")
+        .stream("j").partition("k").join("l", "r", C(3)).to("own", "collects", "days", "visits")
+        .stream("own").partition("k").aggregate(Total(), trigger=C(1), evict=C(3)).output()
+        .stream("collects").collect(trigger=C(2), evict=C(2)).output()
+        .stream("days").partition("k").aligned(Total(), every=1).output()
+        .stream("visits").partition("k").session(Total(), gap=1).output()
+        .build()
+    )  # fmt: skip
+    rights = [at(5, k="a", v=1), at(6, k="a", v=2), at(9000, k="b", v=1)]
+    return flow, {"l": [at(0, k="a", v=1), at(1, k="a", v=1)], "r": rights}
+
+
 def python_among_other_criteria() -> tuple[Flow, Any]:
     early = python(lambda event: event["at"].hour == 12 and isinstance(event["s"], dict) and event["s"].get("x") == 1)
     flow = (
@@ -179,6 +212,7 @@ CASES = [
     join_behind(set_where_absent),
     join_behind(kept),
     python_among_other_criteria,
+    join_behind_which_windows_stand,
 ]
 
 
