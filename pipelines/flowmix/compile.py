@@ -188,7 +188,8 @@ class _StreamCompiler:
         types = known(self._flow, stream, union(dict(edge.types) for edge in edges), stream.at)
         ddl = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
         source = ChannelSource(edges, ddl, ticks=self._flow.clock == PROCESSING)
-        self._steps.sides = {edge.origin: dict(edge.types) for edge in edges}
+        if not edges[0].own or len(edges) > 1:  # a channel between two queries of the stream changes nothing
+            self._steps.sides = {edge.origin: dict(edge.types) for edge in edges}
         self._steps.begin(
             nodes.ChannelSpoutNode, name, types, fields=source.fields, source=source, schema=source.schema
         )

@@ -9,11 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
-from pipelines.flowmix.values import compared, of_type
+from pipelines.flowmix.values import as_double, compared, in_utc, of_type
 from pipelines.graph.expressions import spark_sql
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Leaf(Criteria):
     def _test(self, value: Column, kind: str | None) -> Column:
         from functools import reduce
 
-        suited = [F.lit(wanted) for wanted in self.values if of_type(wanted, kind)]
+        suited = [F.lit(_as_literal(wanted, kind)) for wanted in self.values if of_type(wanted, kind)]
         present = value.isNotNull()
         if self.op == "in_":
             return reduce(lambda column, other: column | other, (value == wanted for wanted in suited), F.lit(False))
@@ -111,6 +112,16 @@ class Leaf(Criteria):
     def __str__(self) -> str:
         shown = ", ".join(repr(value) for value in self.values)
         return f"{self.op}({self.field}{', ' if shown else ''}{shown})"
+
+
+def _as_literal(wanted: Any, kind: str | None) -> Any:
+    """Return a value as Spark's literal compares with a column as `compared` does.
+
+    A time without zone is UTC, not of the host's own time zone. Beside a column of floats an int would be cut to 32 bits.
+    """
+    if (kind or "").lower() in ("float", "double") and isinstance(wanted, int | Decimal):
+        return as_double(wanted)
+    return in_utc(wanted)
 
 
 _TRUE_FOR = {"eq": (0,), "gt": (1,), "gte": (0, 1), "lt": (-1,), "lte": (-1, 0)}

@@ -13,8 +13,18 @@ from typing import Any, NoReturn
 from pipelines.bounds import THRESHOLD
 from pipelines.errors import BadNameError, FlowError, nearest
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_order, source_schema
-from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Split, Stateful, routes_of
-from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, union
+from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Select, Split, Stateful, routes_of
+from pipelines.flowmix.schemas import (
+    NOTHING_SELECTED,
+    Sent,
+    after,
+    by_stream,
+    require_fields,
+    selected,
+    several_fields,
+    sides_behind,
+    union,
+)
 from pipelines.flowmix.stream import FlowStream
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, require
@@ -377,11 +387,19 @@ class _Check:
             Sent(stream.name, feed, True, self._streams[feed.stream].schemas[feed.operation]) for feed in stream.feeds
         ]
         schemas: list[Schema | None] = [union(way.schema for way in ways)]
+        sides: Mapping[str, Schema | None] = by_stream(ways)
+        operations: list[Operation] = []
         for operation in stream.operations:
+            if isinstance(operation, Select):
+                operation = replace(operation, fields=selected(operation.fields, schemas[-1]))
+                if not operation.fields:
+                    self._refuse(NOTHING_SELECTED, stream, operation)
+            operations.append(operation)
             where = f'flow "{self._flow}", stream "{stream.name}", at {operation.at}'
             require_fields(where, operation, schemas[-1])
-            schemas.append(after(operation, schemas[-1], by_stream(ways)))
-        return replace(stream, schemas=tuple(schemas))
+            schemas.append(after(operation, schemas[-1], sides))
+            sides = sides_behind(operation, sides)
+        return replace(stream, operations=tuple(operations), schemas=tuple(schemas))
 
     def _refuse(
         self, problem: str, stream: StreamDefinition | None = None, operation: Operation | None = None, hint: str = ""
@@ -395,7 +413,8 @@ def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowCo
     operation = stream.operations[index]
     assert isinstance(operation, Stateful)
     before = _windows_before(stream, index)
-    return WindowContext(flow.name, stream.name, before, operation.partition, depth=entry_depth(flow, stream) + before)
+    depth, several = entry_depth(flow, stream) + before, several_fields(flow, stream, index)
+    return WindowContext(flow.name, stream.name, before, operation.partition, depth, several)
 
 
 def entry_depth(flow: Flow, stream: StreamDefinition) -> int:

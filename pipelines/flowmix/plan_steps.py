@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelines.aggregators.window import WindowAggregator
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.criteria import Criteria, Python
+from pipelines.flowmix.criteria import Criteria
 from pipelines.flowmix.definition import Schema
 from pipelines.flowmix.flow import window_context
 from pipelines.flowmix.row_calls import (
@@ -18,11 +18,10 @@ from pipelines.flowmix.row_calls import (
     Types,
     anonymous,
     any_there,
-    criteria_column,
     nothing,
     readable,
 )
-from pipelines.flowmix.schemas import after, require_fields, several_fields
+from pipelines.flowmix.schemas import after, require_fields, several_fields, sides_behind
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import storable
@@ -68,8 +67,8 @@ class NodeChain:
         self.flow, self.stream, self.graph, self.node, self.types = flow, stream, graph, node, types
         self.pruned = False
         """Whether what stands here carries only what the windows behind it read."""
-        self.sides: dict[str, Schema | None] = {}
-        """What each stream sends that leads here, for joins."""
+        self.sides: Mapping[str, Schema | None] = {}
+        """What each stream sent of the fields that stand here, for joins; a stream that is not there: all of them."""
 
     def add(self, kind: type[nodes.Node], at: nodes.CodeLocation, **more: Any) -> int:
         more.setdefault("fields", (*self.types, *events.COLUMNS))
@@ -101,6 +100,7 @@ class NodeChain:
             self._each(operation, index)
         elif isinstance(operation, ops.Stateful):
             self._windows(operation, index)
+        self.sides = sides_behind(operation, self.sides)
 
     def _check_fields(self, operation: ops.Operation) -> None:
         """Behind an `each` that does not say its schema the fields are those that it was given.
@@ -112,8 +112,7 @@ class NodeChain:
 
     def after(self, operation: ops.Operation) -> Types:
         """Return the fields behind an operation."""
-        sides = self.sides or {}
-        return known(self.flow, self.stream, after(operation, self.types, sides), operation.at)
+        return known(self.flow, self.stream, after(operation, self.types, self.sides), operation.at)
 
     def filter(self, predicate: Any, at: nodes.CodeLocation, inputs: tuple[str, ...] | None = None) -> None:
         self.add(nodes.FilterNode, at, inputs=inputs or (*self.types, *events.COLUMNS), predicate=predicate)
@@ -121,7 +120,8 @@ class NodeChain:
     def where(self, criteria: Criteria, at: nodes.CodeLocation, index: int) -> None:
         """Keep the events for which the criteria of operation `index` hold, and every watermark row."""
         several = several_fields(self.flow, self.stream, index)
-        if isinstance(criteria, Python):
+        if not criteria.columnar:
+            # Python among other criteria: all of them in Python, over plain values (what only Spark answers is not among them).
             self.filter(RowFunction(Matches(criteria, tuple(self.types), several)), at)
             return
         types = dict(self.types)
@@ -129,7 +129,7 @@ class NodeChain:
         def holds(*_: Column) -> Column:
             from pyspark.sql import functions as F
 
-            return F.col(events.ID).isNull() | criteria_column(criteria, types, several)
+            return F.col(events.ID).isNull() | criteria.column(types)
 
         self.filter(ColumnFunction(holds, str(criteria)), at)
 
@@ -255,7 +255,7 @@ class QuerySteps(NodeChain):
         chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
             chain.step(index)
-        self.types = chain.types
+        self.types, self.sides = chain.types, chain.sides
         ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.types.items())
         self._spout = nodes.ChannelSpoutNode(
             id=spout.id,
@@ -350,7 +350,7 @@ class QuerySteps(NodeChain):
         if isinstance(operation, ops.Stateful):
             self.prune(operation, index)
         self._into(self.branch(), name, operation.at if operation else self.stream.at)
-        return Edge(self.stream.name, name, numbered, self.shown)
+        return Edge(self.stream.name, name, numbered, self.shown, own=True)
 
     def _into(self, chain: NodeChain, channel: str, at: nodes.CodeLocation) -> None:
         delay = 0

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.criteria import Combined, Criteria
+from pipelines.flowmix.criteria import Criteria, Python
 from pipelines.flowmix.each import made_of
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
-from pipelines.windows.event import Event
+from pipelines.windows.event import Event, alone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -62,20 +62,6 @@ def readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
     return readable
 
 
-def criteria_column(criteria: Criteria, types: Types, several: frozenset[str] = frozenset()) -> Column:
-    """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers.
-
-    Args:
-        several: see `RowEvents`.
-    """
-    if criteria.columnar:
-        return criteria.column(types)
-    if isinstance(criteria, Combined):
-        return criteria.joined([criteria_column(part, types, several) for part in criteria.parts])
-    matches = Matches(criteria, tuple(types), several)
-    return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
-
-
 class RowEvents:
     """Builds events from the values of a row: fields, then the event's columns. It travels to the workers.
 
@@ -89,12 +75,7 @@ class RowEvents:
 
     def event(self, values: tuple[Any, ...]) -> Event:
         id_, time, _, origin, _ = values[len(self.fields) :]
-        event = Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
-        for name in self.several:
-            value = event.get(name)
-            if value is not None and len(value) == 1:
-                event[name] = value[0]
-        return event
+        return alone(Event(dict(zip(self.fields, values, strict=False)), id_, time, origin), self.several)
 
 
 class Matches(RowEvents):
@@ -103,6 +84,8 @@ class Matches(RowEvents):
     def __init__(self, criteria: Criteria, fields: tuple[str, ...], several: frozenset[str] = frozenset()) -> None:
         super().__init__(fields, several)
         self._criteria = criteria
+        if not isinstance(criteria, Python):  # the label of a predicate alone is in the plans of deployed flows
+            self.__name__ = str(criteria)
 
     def __call__(self, *values: Any) -> bool:
         return values[len(self.fields)] is None or self._criteria.matches(self.event(values))

@@ -14,6 +14,7 @@ from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWi
 if TYPE_CHECKING:
     from pipelines.flowmix.flow import Flow
 
+NOTHING_SELECTED = "Selector operator needs to select at least 1 field"
 _WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
@@ -53,13 +54,18 @@ def require_fields(where: str, operation: Operation, schema: Schema | None) -> N
             raise FieldError(f"{where}: {operation.label.split()[0]}", name, tuple(schema))
 
 
+def selected(names: Iterable[str], schema: Schema | None) -> tuple[str, ...]:
+    """Return the fields to select: `id` and `timestamp` stay by themselves, so they count only where fields have the names."""
+    return tuple(name for name in names if name not in ("id", "timestamp") or name in (schema or {}))
+
+
 def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schema | None]) -> Schema | None:
     """Return the fields behind an operation.
 
     Args:
         operation: one of a stream.
         schema: the fields before it; None: open.
-        sides: what each feeding stream sends, for joins.
+        sides: what each feeding stream sent of the fields before it, for joins; a stream that is not there: all of them.
     """
     if isinstance(operation, Select):
         known = schema or {}
@@ -85,6 +91,11 @@ def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
     bounds = dict.fromkeys(BOUNDS, "timestamp") if isinstance(window, SpanWindow) else {}
     made = (output for aggregator in window.aggregators for output in aggregator.result_types(schema or {}))
     return {**bounds, **dict(made)}
+
+
+def sides_behind(operation: Operation, sides: Mapping[str, Schema | None]) -> Mapping[str, Schema | None]:
+    """Return what each side has behind an operation: what makes new fields makes the same ones of either side's events."""
+    return {} if isinstance(operation, Each | Compute) else sides
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:

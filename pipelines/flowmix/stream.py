@@ -10,7 +10,16 @@ from pipelines.flowmix import operations as ops
 from pipelines.flowmix.conditions import as_criteria
 from pipelines.flowmix.criteria import Criteria
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
-from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, union
+from pipelines.flowmix.schemas import (
+    NOTHING_SELECTED,
+    Sent,
+    after,
+    by_stream,
+    require_fields,
+    selected,
+    sides_behind,
+    union,
+)
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, distinct, parse_ddl
 from pipelines.graph.nodes import CodeLocation
@@ -44,10 +53,11 @@ class FlowStream:
     def __init__(self, flow: Flow, definition: StreamDefinition) -> None:
         self._flow, self._start = flow, definition
         self._operations: list[ops.Operation] = []
-        self._sides = flow._sides(definition)
+        ways = flow._sides(definition)
+        self._sides: Mapping[str, Schema | None] = by_stream(ways)
         # Without a source or a stream above, nothing is known yet.
-        self._known = bool(self._sides) and all(sent.known for sent in self._sides)
-        self._schema: Schema | None = union(sent.schema for sent in self._sides) if self._known else None
+        self._known = bool(ways) and all(sent.known for sent in ways)
+        self._schema: Schema | None = union(sent.schema for sent in ways) if self._known else None
 
     # What events are kept, and how they look
 
@@ -58,11 +68,12 @@ class FlowStream:
             FieldError: for a field that the stream does not have.
             FlowError: without a field.
         """
-        available = self._schema
-        kept = [name for name in _names(fields) if name not in ("id", "timestamp") or (available and name in available)]
+        kept = distinct(_names(fields))
+        if self._known:  # else `build()` knows whether there is a field of the name
+            kept = selected(kept, self._schema)
         if not kept:
-            self._refuse("Selector operator needs to select at least 1 field")
-        return self._add(ops.Select(fields=distinct(kept), at=self._flow._here()))
+            self._refuse(NOTHING_SELECTED)
+        return self._add(ops.Select(fields=kept, at=self._flow._here()))
 
     def compute(self, outputs: Mapping[str, str] | None = None) -> FlowStream:
         """Replace the fields by SQL expressions over them; id and timestamp stay. No event costs a call of Python.
@@ -363,9 +374,10 @@ class FlowStream:
         self._flow._refuse_if_built(self.name)
         if self._known:
             require_fields(self._where(operation.at), operation, self._schema)
-            self._schema = after(operation, self._schema, by_stream(self._sides))
+            self._schema = after(operation, self._schema, self._sides)
         elif isinstance(operation, ops.Each | ops.Compute) and operation.schema:
             self._known, self._schema = True, dict(operation.schema)
+        self._sides = sides_behind(operation, self._sides)
         self._operations.append(operation)
         for path, target in enumerate(operation.routes):
             feed = Feed(self.name, len(self._operations) - 1, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -34,7 +35,10 @@ def kind_of(value: Any) -> str:
 
 
 def compared(value: Any, other: Any) -> int | None:
-    """-1, 0 or 1: before, equal, after; None for values of different kinds. Not a number equals itself and is the largest."""
+    """-1, 0 or 1: before, equal, after; None for values of different kinds. Not a number equals itself and is the largest.
+
+    Where one of two numbers is a double both are compared as doubles, as Spark does it.
+    """
     kind = kind_of(value)
     if kind != kind_of(other):
         return None
@@ -44,20 +48,27 @@ def compared(value: Any, other: Any) -> int | None:
         one_nan, other_nan = (isinstance(v, float) and math.isnan(v) for v in (value, other))
         if one_nan or other_nan:
             return int(one_nan) - int(other_nan)
+        if isinstance(value, float) != isinstance(other, float):
+            value, other = as_double(value), as_double(other)
     if kind == "time":
-        value, other = _utc(value), _utc(other)
+        value, other = in_utc(value), in_utc(other)
     return int(value > other) - int(value < other)
 
 
 def fitted(value: Any, sql_type: str | None) -> Any:
-    """Convert a value to what a column of this Spark SQL type holds: one value for an array to a list, 1 for a double to 1.0."""
+    """Convert a value to what a column of this Spark SQL type holds: one value for an array to a list, 1 for a double to 1.0.
+
+    A float has 32 bits: of 0.1 it holds 0.10000000149011612.
+    """
     if value is None or sql_type is None:
         return value
     if sql_type.startswith("array<"):
         inner = sql_type[6:-1]
         values = value if isinstance(value, list | tuple | set | frozenset) else [value]
         return [fitted(item, inner) for item in values]
-    return float(value) if sql_type in ("float", "double") and type(value) is int else value
+    if sql_type in ("float", "double") and type(value) is int:
+        value = float(value)
+    return _in_32_bits(value) if sql_type == "float" and isinstance(value, float) else value
 
 
 def of_type(value: Any, sql_type: str | None) -> bool:
@@ -69,5 +80,23 @@ def of_type(value: Any, sql_type: str | None) -> bool:
     return base in _KINDS.get(kind_of(value), ())
 
 
-def _utc(value: datetime.datetime) -> datetime.datetime:
-    return value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+def as_double(value: float | Decimal) -> float:
+    """Return the double nearest to a number."""
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond all doubles
+        return math.copysign(math.inf, value)
+
+
+def _in_32_bits(value: float) -> float:
+    try:
+        near: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return near
+
+
+def in_utc(value: Any) -> Any:
+    """Return a time without a time zone as the one of UTC; any other value as it is."""
+    naive = isinstance(value, datetime.datetime) and value.tzinfo is None
+    return value.replace(tzinfo=datetime.UTC) if naive else value

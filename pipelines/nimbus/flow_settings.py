@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from pipelines import bounds
 from pipelines.bounds import shown
@@ -43,12 +43,19 @@ class UserWorkerOption(Form):
     Attributes:
         components: Tasks by query of the flow.
         host: Where; anywhere if it is left out.
-        port: Which slot.
+        port: Which slot of that host.
     """
 
     components: Annotated[dict[Words, Annotated[int, bounds.TASKS.field()]], Field(min_length=1)]
     host: Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)] = ""
     port: Annotated[int, bounds.PORT.field()] | None = None
+
+    @model_validator(mode="after")
+    def _port_of_a_host(self) -> UserWorkerOption:
+        # Only a worker with a host is placed by its port (Nimbus rules 5.3.4): alone it would be passed over in silence.
+        if self.port is not None and not self.host:
+            raise ValueError("a port without a host")
+        return self
 
 
 class FlowSettingsForm(Form):
@@ -104,7 +111,7 @@ _KINDS = {
     "rebalance": "thresholds by name",
     "spark": "Spark settings by name, each a text, a number or true or false",
     "use_old_assignment": "true or false",
-    "user_workers": "a list of workers, each with components {query: tasks}, and host and port where it matters",
+    "user_workers": "a list of workers, each with components {query: tasks}, and host, or host and port, where it matters",
     "trigger_seconds": str(bounds.TRIGGER_SECONDS),
     "message_timeout_seconds": str(bounds.MESSAGE_TIMEOUT_SECONDS),
     "max_attempts": str(bounds.ATTEMPTS),

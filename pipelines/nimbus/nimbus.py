@@ -19,16 +19,16 @@ from pipelines.catalog.flow import FlowSettings
 from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
-from pipelines.nimbus.errors import NotAliveError, RegistryError, VersionError, WaitError
+from pipelines.nimbus.errors import NotAliveError, RebalanceError, RegistryError, VersionError, WaitError
 from pipelines.nimbus.processes import supervisor
-from pipelines.nimbus.registry.lifecycle import Request, Status
+from pipelines.nimbus.registry.lifecycle import Request, Status, check_request
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import (
     Content,
     DeployedFlow,
     Happened,
     Version,
-    check_wait,
+    wait_taken,
 )
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -194,7 +194,7 @@ class Nimbus:
 
         Its tables and checkpoints stay. Raises as `activate`.
         """
-        check_wait(flow, wait_seconds)
+        wait_seconds = wait_taken(flow, wait_seconds)
         return self._cluster.status(self.registry.kill(flow, wait_seconds=wait_seconds))
 
     def rebalance(
@@ -215,12 +215,17 @@ class Nimbus:
             RebalanceError: A component is unknown, a number is not above 0, or more than its windows can use.
             SubmitError: A setting is unknown or of another kind.
         """
+        for what, given in (("parallelism", parallelism), ("settings", settings)):
+            if given is not None and not isinstance(given, Mapping):
+                raise RebalanceError(flow, f"{what} must be values by name, not {given!r}", value=given)
         request = Request(workers, dict(parallelism or {}), dict(settings or {}))
         flow_settings.check_settings(flow, request.settings)
         refuse_secrets(request.settings.get("spark", {}))
-        queries = self.registry.flow(flow).version.content.definition.get("queries", ())
+        content = self.registry.flow(flow).version.content
+        queries = content.definition.get("queries", ())
         flow_settings.check_user_workers(flow, request.settings, [query["group"] for query in queries])
-        check_wait(flow, wait_seconds)
+        wait_seconds = wait_taken(flow, wait_seconds)
+        check_request(flow, request, content.components)
         deployed.check_partitions(flow, queries, request.parallelism)
         return self._cluster.status(self.registry.rebalance(flow, request, wait_seconds=wait_seconds))
 

@@ -39,12 +39,14 @@ class Edge:
     """A channel, the stream that sends through it, and the fields that it sends with their Spark SQL types.
 
     `numbered`: its events have the order of a source's rows, which each batch begins again: the batch's txid goes into it.
+    `own`: the stream leads to itself, from one of its queries to the next: its events still come from where they came from.
     """
 
     origin: str
     channel: str
     numbered: bool = False
     types: tuple[tuple[str, str], ...] = ()
+    own: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -183,7 +185,8 @@ class ChannelSource(Source):
         types = dict(edge.types)
         shown = [_as(name, types.get(name), kind) for name, kind in self._columns]
         shown = shown or [F.col(f"`{name}`") for name in self._names]
-        origin = F.when(F.col(events.ID).isNull(), F.lit(edge.channel)).otherwise(F.lit(edge.origin))
+        sender = F.col(events.FROM) if edge.own else F.lit(edge.origin)
+        origin = F.when(F.col(events.ID).isNull(), F.lit(edge.channel)).otherwise(sender)
         order = F.col(events.ORDER)
         if edge.numbered:
             batch = F.lpad(F.hex(F.greatest(F.col("_txid"), F.lit(0))), 8, "0")

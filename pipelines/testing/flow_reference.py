@@ -28,6 +28,7 @@ from pipelines.planner.plain import Table
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
+from pipelines.windows.operations import CollectWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,8 +219,10 @@ class FlowReference:
         if isinstance(operation, ops.Each):
             return [(made, now, own) for event, now, order in items for made, own in made_of(operation, event, order)]
         if isinstance(operation, ops.Stateful):
-            windows = KeyedWindows(operation.operation, window_context(self._flow, stream, index))
-            return windows.feed(items, self._end)
+            context = window_context(self._flow, stream, index)
+            if isinstance(operation.operation, CollectWindow):
+                items = [(_as_arrays(event, context.several), now, order) for event, now, order in items]
+            return KeyedWindows(operation.operation, context).feed(items, self._end)
         if isinstance(operation, ops.GateOn):
             return self._gated(operation.gate, items, schema)
         if isinstance(operation, ops.To):
@@ -302,6 +305,11 @@ class FlowReference:
 
 def _sorted(items: Sequence[Item]) -> list[Item]:
     return sorted(items, key=lambda item: item[1:])
+
+
+def _as_arrays(event: Event, several: frozenset[str]) -> Event:
+    """Return an event as it is collected: structs have one form, so what a join may have made a list is one."""
+    return event.with_fields({name: event.values_of(name) if name in several else event[name] for name in event})
 
 
 def _select(operation: ops.Select, items: list[Item]) -> list[Item]:

@@ -16,6 +16,7 @@ from pipelines.windows.buffer import (
     Key,
     Window,
     WindowContext,
+    accumulators,
     restored_event,
     saved_event,
     tick_of_age,
@@ -52,7 +53,7 @@ class AggregateBuffer(Window):
     def __init__(self, operation: AggregateWindow, key: Key, context: WindowContext) -> None:
         super().__init__(key, context)
         trigger, evict = operation.trigger, operation.evict
-        self._chain: list[Accumulator] = [aggregator.accumulator() for aggregator in operation.aggregators]
+        self._chain: list[Accumulator] = accumulators(operation.aggregators, context)
         self._names = [aggregator.named for aggregator in operation.aggregators]
         self._added = [accumulator.added for accumulator in self._chain]
         self._evicted = [accumulator.evicted for accumulator in self._chain]

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from pipelines.aggregators.window import Accumulator
 from pipelines.windows.aggregate import rows_of
-from pipelines.windows.buffer import FAR, NOTHING, SECOND, Fired, Key, Window, WindowContext
+from pipelines.windows.buffer import FAR, NOTHING, SECOND, Fired, Key, Window, WindowContext, accumulators
 from pipelines.windows.event import Event
 from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow, SpanWindow
 
@@ -148,7 +148,7 @@ class SpanBuffer(Window):
             yield {**(self._group or {}), **dict(zip(BOUNDS, (start, end), strict=True)), **fields}
 
     def _opened(self, start: int, end: int) -> Span:
-        return Span(start, end, [aggregator.accumulator() for aggregator in self._makers])
+        return Span(start, end, accumulators(self._makers, self.context))
 
     def due(self) -> int | None:
         return self._closes(self._spans[0]) if self._spans else None

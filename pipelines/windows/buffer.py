@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -11,7 +11,8 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from pipelines.aggregators.ordering import distinct, order_key, values_of
-from pipelines.windows.event import Event
+from pipelines.aggregators.window import Accumulator, EventAggregator, State, WindowAggregator
+from pipelines.windows.event import Event, alone
 
 SECOND: Final = 1000
 FAR: Final = 1 << 62
@@ -36,6 +37,7 @@ class WindowContext:
         partition: names of the partition fields; none: one window for everything.
         depth: how many stateful operations lie before it on the longest way from a source. At the same clock what a tick
             fires here comes before what a tick fired upstream, as the tick does.
+        several: fields that a join made arrays on Spark: of one value a user's aggregator gets the value, as on other engines.
     """
 
     flow: str
@@ -43,11 +45,48 @@ class WindowContext:
     operation: int | str
     partition: tuple[str, ...] = ()
     depth: int = 0
+    several: frozenset[str] = frozenset()
 
     @cached_property
     def prefix(self) -> str:
         """The beginning of the ids of its results."""
         return f"{self.flow}-{self.stream}-{self.operation}"
+
+
+def accumulators(aggregators: Iterable[EventAggregator], context: WindowContext) -> list[Accumulator]:
+    """Return new accumulators for one window."""
+    return [
+        _Behind(aggregator.accumulator(), context.several)
+        if context.several and isinstance(aggregator, WindowAggregator)
+        else aggregator.accumulator()
+        for aggregator in aggregators
+    ]
+
+
+class _Behind(Accumulator):
+    """A user's aggregator at work behind a join."""
+
+    def __init__(self, inner: Accumulator, several: frozenset[str]) -> None:
+        self._inner, self._several = inner, several
+        self.fields, self.saves = inner.fields, inner.saves
+
+    def added(self, event: Any) -> None:
+        self._inner.added(alone(event, self._several))
+
+    def evicted(self, event: Any) -> None:
+        self._inner.evicted(alone(event, self._several))
+
+    def aggregate(self) -> Any:
+        return self._inner.aggregate()
+
+    def clear(self) -> None:
+        self._inner.clear()
+
+    def save(self) -> State:
+        return self._inner.save()
+
+    def restore(self, state: State) -> None:
+        self._inner.restore(state)
 
 
 class Window(ABC):

@@ -72,6 +72,12 @@ class Event(dict[str, Any]):
         return (Event, (dict(self), self.id, self.timestamp, self.stream))
 
 
+def alone(event: Event, several: Iterable[str]) -> Event:
+    """Return an event whose fields `several` hold the value itself where they hold a list of one."""
+    fields = {name: event[name][0] for name in several if isinstance(event.get(name), list) and len(event[name]) == 1}
+    return event.with_fields({**event, **fields}) if fields else event
+
+
 def _same(value: Any, other: Any) -> bool:
     if isinstance(value, list) and len(value) == 1 and not isinstance(other, list):
         value = value[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -46,7 +46,11 @@ def items_of(rows: pa.Table, floor: int | None = None) -> Items:
 
 
 def rows_of(items: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Table:
-    """Return events with their clock and order as rows of a schema."""
+    """Return events with their clock and order as rows of a schema.
+
+    Raises:
+        ValueError: for a value that its field cannot hold, with the field and the event's other fields: its key is among them.
+    """
     own: dict[str, list[Any]] = {
         events.ID: [event.id for event, _, _ in items],
         events.TIME: [event.timestamp for event, _, _ in items],
@@ -58,7 +62,26 @@ def rows_of(items: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Ta
         f.name: own[f.name] if f.name in own else as_lists([event.get(f.name) for event, _, _ in items], f.type)
         for f in schema
     }
-    return pa.table({f.name: pa.array(columns[f.name], f.type) for f in schema}, schema=schema)
+    try:
+        return pa.table({f.name: pa.array(columns[f.name], f.type) for f in schema}, schema=schema)
+    except (pa.ArrowException, OverflowError, TypeError) as error:
+        if (unfit := _unfit(columns, schema, items)) is None:
+            raise
+        raise unfit from error
+
+
+def _unfit(
+    columns: Mapping[str, Sequence[Any]], schema: pa.Schema, items: Sequence[tuple[Event, int, str]]
+) -> ValueError | None:
+    """Return the error of the first value that its field cannot hold; None if each fits by itself."""
+    for field in schema:
+        for value, (event, _, _) in zip(columns[field.name], items, strict=True):
+            try:
+                pa.array([value], field.type)
+            except (pa.ArrowException, OverflowError, TypeError) as error:
+                beside = {name: other for name, other in event.items() if name != field.name}
+                return ValueError(f'{value!r} does not fit "{field.name}" ({field.type}), beside {beside!r}: {error}')
+    return None
 
 
 def as_lists(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:

@@ -16,7 +16,7 @@ from pipelines.aggregators.exact import fsum, shortened
 from pipelines.windows.array_values import Values
 from pipelines.windows.arrays import Ints
 from pipelines.windows.blob import dumps, loads
-from pipelines.windows.event import Event
+from pipelines.windows.event import Event, alone
 from pipelines.windows.event_rows import events_of
 
 # Sums of ints are kept as high * 2**32 + low, so that none of less than two billion values overflows on the way.
@@ -61,14 +61,16 @@ class Groups:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The rows of a batch, and when somebody asks for them its events."""
+    """The rows of a batch, and when somebody asks for them its events (`several`: see `WindowContext`)."""
 
     table: pa.Table
+    several: frozenset[str] = frozenset()
 
     @cached_property
     def events(self) -> list[Event]:
         """Return the rows as events."""
-        return events_of(self.table)
+        made = events_of(self.table)
+        return [alone(event, self.several) for event in made] if self.several else made
 
 
 class Partial(ABC):

@@ -57,7 +57,8 @@ KINDS: Final[Mapping[str, Kind]] = {
 class Policy:
     """A kind and its threshold (Flowmix rules 1): events for COUNT, seconds for TIME and TIME_DELTA_LT.
 
-    A threshold of 0 is legal and never reached, as in the original (rules 5.1.4).
+    A threshold of 0 is legal and never reached, as in the original (rules 5.1.4), but for TIME_DELTA_LT in sort and switch, where
+    two events at the same time reach it.
     """
 
     kind: str

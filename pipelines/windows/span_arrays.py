@@ -213,7 +213,7 @@ class SpanArrays(Arrays):
         numbers, names = numbered(self._context.partition, state, rows)
         known = 0 if state is None else state.num_rows
         spans = self._kind.spans(rows, numbers[known:], state, numbers[:known])
-        groups, batch = spans.groups, BatchRows(rows)
+        groups, batch = spans.groups, BatchRows(rows, self._context.several)
         first = np.zeros(groups.number, np.int64)
         first[groups.of[::-1]] = groups.row[::-1]
         source = pa.array(np.where(groups.old >= 0, groups.old, known + first))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.flowmix import Count, Event, Flow, Policy, WindowAggregator, eq, gt, has_not, or_, python
+from pipelines.errors import BatchError
+from pipelines.flowmix import Count, Event, Flow, Policy, WindowAggregator, eq, gt, has_not, not_, or_, python
 from pipelines.testing import TICK, run_flow
 from tests.tiers import tier
 
@@ -95,6 +98,81 @@ def values_beside_declared_arrays() -> tuple[Flow, Any]:
     return flow, {"l": [at(0, k="a", v=[1]), at(0, k="a", v=[1, 2])], "r": [at(1, k="b", v=5), at(2, k="c")]}
 
 
+def computed(stream: Any) -> Any:
+    return stream.compute({"k string": "k", "x bigint": "coalesce(v, w)"})
+
+
+def made(stream: Any) -> Any:
+    return stream.each(lambda e: {"k": e["k"], "x": e.get("v", e.get("w"))}, "k string, x bigint")
+
+
+def set_where_absent(stream: Any) -> Any:
+    return stream.each(lambda e: {**e, "v": e.get("v", 7), "w": e.get("w", 9)})
+
+
+def kept(stream: Any) -> Any:
+    return stream.persist("before")
+
+
+def join_behind(change: Callable[[Any], Any]) -> Callable[[], tuple[Flow, Any]]:
+    """A join of what an operation of the same stream gives, of one value and of two."""
+
+    def case() -> tuple[Flow, Any]:
+        flow = Flow("behind").stream("l", "k string, v bigint").to("j").stream("r", "k string, w bigint").to("j")
+        flow = change(flow.stream("j")).partition("k").join("l", "r", C(3)).output().build()
+        lefts = [at(0, k="a", v=1), at(1, k="a", v=2), at(2, k="b", v=6)]
+        return flow, {"l": lefts, "r": [at(5, k="a", w=2), at(6, k="b", w=8)]}
+
+    case.__name__ = f"join_behind_{change.__name__}"
+    return case
+
+
+class Total(WindowAggregator):
+    outputs = "total bigint"
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def added(self, event: Event) -> None:
+        self.total += event["v"] if not isinstance(event["v"], list) else 100 * len(event["v"])
+
+    def evicted(self, event: Event) -> None:
+        self.total -= event["v"] if not isinstance(event["v"], list) else 100 * len(event["v"])
+
+    def aggregate(self) -> int:
+        return self.total
+
+
+def join_behind_which_windows_stand() -> tuple[Flow, Any]:
+    """A user's aggregator gets one value as it is; collected events have arrays."""
+    flow = (
+        Flow("windows")
+        .stream("l", "k string, v bigint").to("j")
+        .stream("r", "k string, v bigint").to("j")
+        .stream("j").partition("k").join("l", "r", C(3)).to("own", "collects", "days", "visits")
+        .stream("own").partition("k").aggregate(Total(), trigger=C(1), evict=C(3)).output()
+        .stream("collects").collect(trigger=C(2), evict=C(2)).output()
+        .stream("days").partition("k").aligned(Total(), every=1).output()
+        .stream("visits").partition("k").session(Total(), gap=1).output()
+        .build()
+    )  # fmt: skip
+    rights = [at(5, k="a", v=1), at(6, k="a", v=2), at(9000, k="b", v=1)]
+    return flow, {"l": [at(0, k="a", v=1), at(1, k="a", v=1)], "r": rights}
+
+
+def python_among_other_criteria() -> tuple[Flow, Any]:
+    early = python(lambda event: event["at"].hour == 12 and isinstance(event["s"], dict) and event["s"].get("x") == 1)
+    flow = (
+        Flow("mixed").stream("e", "at timestamp, s struct<x: int>, v bigint")
+        .split(default=or_(eq("v", -1), early), paths={"p": not_(early)}).output()
+        .stream("p").output()
+        .build()
+    )  # fmt: skip
+    noon = datetime.datetime(2026, 1, 1, 12)
+    events = [at(n, at=noon + datetime.timedelta(hours=n // 2), s={"x": n % 2}, v=n) for n in range(4)]
+    return flow, {"e": [*events, at(9, at=noon, s={"x": 5}, v=-1)]}
+
+
 class Spread(WindowAggregator):
     outputs = "least bigint, largest bigint"
 
@@ -129,6 +207,12 @@ CASES = [
     own_aggregator_then_ticks,
     values_beside_those_of_a_join,
     values_beside_declared_arrays,
+    join_behind(computed),
+    join_behind(made),
+    join_behind(set_where_absent),
+    join_behind(kept),
+    python_among_other_criteria,
+    join_behind_which_windows_stand,
 ]
 
 
@@ -144,3 +228,11 @@ def test_the_bounded_run_agrees(spark: SparkSession, case: Any) -> None:
     wanted = shown("reference")
     assert any(wanted.values())
     assert shown("batch") == wanted
+
+
+@pytest.mark.slow
+def test_a_predicate_that_fails_among_other_criteria_names_its_line_and_cause(spark: SparkSession) -> None:
+    wrong = or_(eq("v", -1), python(lambda event: event["w"] > 1))
+    flow = Flow("fails").stream("e", "v bigint, w bigint").filter(wrong).output().build()
+    with pytest.raises(BatchError, match=r"filter or_\(eq\(v, -1\), python\).*failed on.*KeyError"):
+        run_flow(flow, {"e": [at(0, v=1)]}, engine="batch", spark=spark)

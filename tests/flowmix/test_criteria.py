@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +32,8 @@ from pipelines.flowmix import (
     range_,
 )
 from pipelines.flowmix.conditions import as_criteria
+from pipelines.flowmix.values import fitted
+from pipelines.graph.fields import parse_ddl
 from pipelines.trident import Equals, FilterNull, Not
 
 NOON = datetime.datetime(2013, 1, 1, 12, 0)
@@ -116,6 +119,47 @@ def test_6_numbers_of_different_types_compare_as_numbers() -> None:
     assert lt("x", 4.5).matches(event(x=4))
 
 
+BIG = 2**53 + 1
+MIXED = "d decimal(10,2), f float, b bigint, x double"
+NUMBERS: list[dict[str, Any]] = [
+    {"d": Decimal("0.10"), "f": 0.1, "b": BIG, "x": 0.1},
+    {"d": Decimal("0.30"), "f": 0.5, "b": BIG - 1, "x": 0.2},
+    {"d": Decimal("0.20"), "f": float(2**24), "b": 2**24 + 1, "x": float(BIG)},
+]
+COMPARED: list[tuple[Criteria, list[bool]]] = [
+    (eq("d", 0.1), [True, False, False]),
+    (in_("d", 0.1, 0.2), [True, False, True]),
+    (range_("d", 0.1, 0.3), [True, True, True]),
+    (eq("f", 0.1), [False, False, False]),
+    (gt("f", 0.1), [True, True, True]),
+    (eq("f", Decimal("0.5")), [False, True, False]),
+    (eq("f", 2**24 + 1), [False, False, False]),
+    (eq("b", float(BIG - 1)), [True, True, False]),
+    (eq("b", BIG), [True, False, False]),
+    (eq("x", Decimal("0.1")), [True, False, False]),
+    (eq("x", BIG), [False, False, True]),
+    (lt("x", Decimal("0.2")), [True, False, False]),
+]
+
+
+def numbers() -> list[Event]:
+    kinds = dict(parse_ddl(MIXED))
+    return [Event({name: fitted(value, kinds[name]) for name, value in row.items()}, "e", 0) for row in NUMBERS]
+
+
+@pytest.mark.parametrize(("criteria", "answers"), COMPARED, ids=str)
+def test_6_a_number_beside_a_double_compares_as_one(criteria: Criteria, answers: list[bool]) -> None:
+    assert [criteria.matches(event) for event in numbers()] == answers
+
+
+def test_6_numbers_beside_doubles_compare_alike_on_spark(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([tuple(row.values()) for row in NUMBERS], MIXED).coalesce(1)
+    found = frame.select(*(one.column(dict(parse_ddl(MIXED))).alias(f"c{i}") for i, (one, _) in enumerate(COMPARED)))
+    rows = found.collect()
+    for i, (one, answers) in enumerate(COMPARED):
+        assert [row[i] for row in rows] == answers, str(one)
+
+
 def test_6_values_of_different_kinds_are_neither_equal_nor_ordered() -> None:
     for value in ("5", True, b"5", NOON, NOON.date()):
         assert not eq("n", 5).matches(event(n=value))
@@ -193,6 +237,31 @@ def test_6_python_and_spark_give_the_same_answers(spark: SparkSession) -> None:
     for i, one in enumerate(criteria):
         plain = [one.matches(Event(row, "e", 0)) for row in ROWS]
         assert [row[i] for row in found] == plain, str(one)
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A driver on a host that does not stand in UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_new_york")
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_6_a_time_without_zone_is_utc_wherever_the_driver_stands(spark: SparkSession, kind: str) -> None:
+    frame = spark.sql(
+        f"SELECT h, CAST(concat('2013-01-01 ', h, ':00:00') AS {kind}) AS t FROM VALUES 11, 12, 17 AS v(h)"
+    )
+    given = [Event({"h": h, "t": NOON.replace(hour=h)}, "e", 0) for h in (11, 12, 17)]
+    aware = NOON.replace(hour=7, tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))
+    for one in (eq("t", NOON), gt("t", NOON), range_("t", NOON, NOON), in_("t", NOON), eq("t", aware)):
+        found = frame.orderBy("h").select(one.column({"h": "int", "t": kind}).alias("found")).collect()
+        assert [row.found for row in found] == [one.matches(event) for event in given], str(one)
+    day = eq("d", NOON.date()).column({"d": "date"})
+    assert frame.selectExpr("CAST(t AS DATE) AS d").where(day).count() == 3
 
 
 def test_null_counts_as_false_for_sql_and_callables(spark: SparkSession) -> None:

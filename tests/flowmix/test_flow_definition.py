@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -169,6 +170,48 @@ def test_an_event_of_each_has_an_id_and_a_time(id_: Any, time: Any) -> None:
     operation = Each(function=lambda event: [event, Event({"v": 2}, id_, time)], at=CodeLocation.of_caller())
     with pytest.raises(FunctionError, match="gives an event of id"):
         made_of(operation, Event({"v": 1}, "e", 5), "0")
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_both_sides_of_a_join_have_what_an_operation_before_it_makes(below: bool) -> None:
+    def feeding(flow: Any) -> Any:
+        return flow.stream("l", "k string, v bigint").to("j").stream("r", "k string, w bigint").to("j")
+
+    def joining(flow: Any, change: Callable[[Any], Any]) -> Any:
+        return change(flow.stream("j")).partition("k").join("l", "r", FIVE).output()
+
+    for change in (
+        lambda j: j.compute({"k string": "k", "x bigint": "coalesce(v, w)"}),
+        lambda j: j.each(dict, "k string, x bigint"),
+    ):
+        stream = feeding(joining(Flow("f"), change)) if below else joining(feeding(Flow("f")), change)
+        if not below:
+            assert stream._schema == {"k": "string", "x": "array<bigint>"}
+        assert stream.build().streams["j"].schema_at(-1) == {"k": "string", "x": "array<bigint>"}
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_select_keeps_fields_named_id_and_timestamp_wherever_the_feeder_stands(below: bool) -> None:
+    def feeding(flow: Any, schema: str) -> Any:
+        return flow.stream("a", schema).to("b")
+
+    def selecting(flow: Any, *names: str) -> Any:
+        return flow.stream("b").select(*names).output()
+
+    def built(schema: str, *names: str) -> Flow:
+        if below:
+            return feeding(selecting(Flow("f"), *names), schema).build()
+        return selecting(feeding(Flow("f"), schema), *names).build()
+
+    flow = built("id string, v bigint", "id", "timestamp", "v")
+    assert flow.streams["b"].schema_at(1) == {"id": "string", "v": "bigint"}
+    (event,) = run_flow(flow, {"a": [{"id": "x", "v": 1}]})["b"]
+    assert dict(event) == {"id": "x", "v": 1}
+    assert built("id string, v bigint", "id").streams["b"].schema_at(1) == {"id": "string"}
+    assert built("v bigint", "id", "v").streams["b"].schema_at(1) == {"v": "bigint"}
+    with pytest.raises(FlowError, match="select at least 1 field") as caught:
+        built("v bigint", "id", "timestamp")
+    assert f"{__file__}:" in str(caught.value)
 
 
 def test_fields_that_a_join_made_several() -> None:

@@ -27,6 +27,8 @@ WRONG = [
     ("user_workers", [{"components": {"q": True}}]),
     ("user_workers", [{"components": {"q": 1}, "port": -5}]),
     ("user_workers", [{"components": {"q": 1}, "host": 5}]),
+    ("user_workers", [{"components": {"q": 1}, "port": 6900}]),
+    ("user_workers", [{"components": {"q": 1}, "host": "", "port": 6900}]),
     ("user_workers", [{"components": {"q": 1}, "prot": 5}]),
     ("max_attempts", -5),
     ("max_attempts", 0),

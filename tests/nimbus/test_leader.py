@@ -97,6 +97,39 @@ def test_a_flow_gets_a_slot_at_once(cluster: Cluster) -> None:
     assert cluster.places_of("a") == {("s1", 1): (1, 2, 3)} or cluster.places_of("a") == {("s1", 2): (1, 2, 3)}
 
 
+@pytest.mark.parametrize("old", [True, False])
+def test_a_flow_that_is_submitted_again_goes_where_it_was_if_it_asks_for_that(cluster: Cluster, old: bool) -> None:
+    cluster.supervisors(s1=[1, 2], s2=[1, 2])
+    settings = {"isolated": True, "use_old_assignment": old}
+    for name in ("a", "b"):
+        cluster.submit(name, **settings)
+        cluster.look(0)
+    before = {name: cluster.places_of(name) for name in ("a", "b")}
+    for name in ("a", "b"):
+        cluster.registry.kill(name, wait_seconds=0)
+        cluster.look(1)
+    for name in ("b", "a"):
+        cluster.submit(name, **settings)
+        cluster.look(0)
+    assert ({name: cluster.places_of(name) for name in ("a", "b")} == before) is old
+
+
+def test_a_former_slot_that_is_taken_or_gone_is_not_waited_for(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1], s2=[1])
+    cluster.submit("a", isolated=True, use_old_assignment=True)
+    cluster.look(0)
+    (before,) = cluster.places_of("a")
+    cluster.registry.kill("a", wait_seconds=0)
+    cluster.look(1)
+    cluster.submit("b", hosts=[before[0]])
+    cluster.look(0)
+    cluster.submit("a", isolated=True, use_old_assignment=True)
+    cluster.look(0)
+    assert before in cluster.places_of("b")
+    assert cluster.places_of("a")
+    assert before not in cluster.places_of("a")
+
+
 def test_small_flows_share_an_application_and_others_have_their_own(cluster: Cluster) -> None:
     cluster.supervisors(s1=[1, 2, 3, 4])
     for name in ("a", "b"):

@@ -214,6 +214,24 @@ def test_an_unknown_flow_is_said_with_those_that_are_there(nimbus: Nimbus) -> No
     assert nimbus.wait("number", until="gone", seconds=1) is None
 
 
+@pytest.mark.parametrize("number", ["4", None, True, 1.5, 0])
+def test_a_rebalance_to_no_whole_number_of_a_component_is_refused(nimbus: Nimbus, number: Any) -> None:
+    nimbus.submit("readings")
+    with pytest.raises(RebalanceError, match="Number of executors must be greater than 0"):
+        nimbus.rebalance("readings", parallelism={"readings__1": number})
+    with pytest.raises(RebalanceError, match=r"parallelism must be values by name, not \['readings__1'\]"):
+        nimbus.rebalance("readings", parallelism=["readings__1"])  # type: ignore[arg-type]
+    assert nimbus.flow("readings").status == "ACTIVE"
+
+
+def test_seconds_to_wait_may_be_a_text(nimbus: Nimbus) -> None:
+    nimbus.submit("readings")
+    nimbus.rebalance("readings", wait_seconds="7")  # type: ignore[arg-type]
+    assert nimbus.registry.flow("readings").standing.wait_seconds == 7
+    nimbus.kill("readings", wait_seconds="5")  # type: ignore[arg-type]
+    assert nimbus.registry.flow("readings").standing.wait_seconds == 5
+
+
 def test_a_rebalance_is_checked_before_anything_drains(nimbus: Nimbus) -> None:
     nimbus.submit("readings")
     for asked, error in (

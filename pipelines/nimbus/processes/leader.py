@@ -315,7 +315,7 @@ class Leader:
         ids = _Ids(members)
         old = _former(application, _places_of(application, members, look), ids)
         if old is None:
-            kind = "NEW"
+            kind, old = "NEW", _former(application, self._earlier_lives(members), ids)
         draining = any(flow.status is Status.REBALANCING for flow in members)
         if draining and kind != "MONITOR" and all(flow.serial in look.records for flow in members):
             # Whoever shares its application waits for the moment until it has drained.
@@ -357,6 +357,12 @@ class Leader:
             # Those that are placed stay where they are.
             return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
         return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
+
+    def _earlier_lives(self, members: Iterable[DeployedFlow]) -> dict[int, tuple[WorkerRecord, ...]]:
+        """Return where flows that ask for it ran when they were deployed last, under their serials of today."""
+        asking = (flow for flow in members if flow.settings.get("use_old_assignment"))
+        last = ((flow.serial, self._places.last_assignment(flow.name)) for flow in asking)
+        return {serial: record.workers for serial, record in last if record is not None}
 
     def _keep(
         self, members: list[DeployedFlow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease

@@ -249,19 +249,18 @@ def check_content(name: str, content: Content) -> None:
     _check_values(name, content)
 
 
-def check_wait(name: str, wait_seconds: float | None) -> None:
-    """Check that somebody can wait for so long; a negative number means the default (Nimbus rules 4).
+def wait_taken(name: str, wait_seconds: float | None) -> float | None:
+    """Return for how long to wait, also of a number as text; a negative one means the default (Nimbus rules 4).
 
     Raises:
         SubmitError
     """
-    if wait_seconds is not None:
-        _check(name, "wait_seconds", wait_seconds, MESSAGE_TIMEOUT_SECONDS)
+    return None if wait_seconds is None else _check(name, "wait_seconds", wait_seconds, MESSAGE_TIMEOUT_SECONDS)
 
 
-def _check(name: str, what: str, number: object, limit: Range) -> None:
+def _check(name: str, what: str, number: object, limit: Range) -> Any:
     try:
-        limit.taken(number)
+        return limit.taken(number)
     except OutOfBoundsError as error:
         raise SubmitError(name, f"{what} {error}") from None
 
