@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from pipelines.trident import (
@@ -17,6 +18,7 @@ from pipelines.trident import (
     Max,
     QueryFunction,
     ReducerAggregator,
+    RowFunction,
     SnapshotGet,
     StateUpdater,
     Stream,
@@ -96,6 +98,15 @@ class Position(QueryFunction):
 
 def by_word(stream: Stream, state: DeltaState, *aggregate: Any) -> TridentState:
     return stream.group_by("word").persistent_aggregate(state, *aggregate)
+
+
+EARLY, LATER = datetime(2024, 3, 10, 2, 30), datetime(2024, 3, 10, 23, 30)
+DAY_AFTER = datetime(2024, 3, 11, 0, 15)
+TIMES: list[list[tuple[Any, ...]]] = [[("a", EARLY), ("a", LATER)], [("b", DAY_AFTER), ("a", DAY_AFTER)]]
+
+
+def as_word(s: Stream) -> Stream:
+    return s.each("w", RowFunction(lambda w: w, ("string",)), "word").project("word")
 
 
 def kinds(s: Stream) -> None:
@@ -264,6 +275,17 @@ QUERIES = {
         ),
         [[("a", 1), ("z", 2)]],
         {"out": rows("word tags price", ("a", ["x", "y"], 1.5), ("z", None, None))},
+    ),
+    "MapGet, an output named as the key": Case(
+        "1.3, MapGet: the value, whatever its name",
+        "w string",
+        lambda s: (
+            keep(s.state_query(by_word(as_word(s), DeltaState("counts"), Count(), "n"), "w", MapGet(), "word")),
+            topology_of(s).new_query_stream("q", "w string").state_query("counts", "w", MapGet(), "word"),
+        ),
+        [[("a",), ("b",)], [("a",)]],
+        {"counts": rows("word n", ("a", 2), ("b", 1)), "out": rows("w word", ("a", 1), ("b", 1), ("a", 2))},
+        answers=(("q", [("a",), ("z",)], rows("w word", ("a", 2), ("z", None))),),
     ),
     "query function in Python": Case(
         "4.3: execute per tuple, 0 to n rows",
