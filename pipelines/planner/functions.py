@@ -95,7 +95,8 @@ def _single(
     if isinstance(function, RowFunction):
         # A filter may give any value that Python takes for true or false.
         fit = bool if returns == "boolean" else _one_of(_outgoing(type_of(returns)))
-        return _udf(_reporting(node, function.call, _types(frame, fields), fit), returns)(*inputs)
+        call = taking(function.call, 0, len(inputs))
+        return _udf(_reporting(node, call, _types(frame, fields), fit), returns)(*inputs)
     result = function(*inputs)
     if not isinstance(result, Column):
         raise FunctionError(operation, f"at {node.at}: it returned {result!r}, not a Column")

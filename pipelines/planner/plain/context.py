@@ -111,7 +111,8 @@ def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[
     elif isinstance(predicate, ColumnFunction):
         plain = predicate.keep
     if plain is not None:
-        return [plain(*row) is True for row in inputs.rows]
+        # A filter may give any value that Python takes for true or false.
+        return [bool(plain(*row)) for row in inputs.rows]
     if not inputs.rows:
         return []
     return [rows[0][0] is True for rows in context.evaluated(inputs, predicate, ("keep",), node.label).rows]
