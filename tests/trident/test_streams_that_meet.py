@@ -204,6 +204,21 @@ def test_rows_of_a_fixed_state_fit_its_schema() -> None:
     assert FixedState("x", "k string, v bigint", "k", [{"v": 1}]).rows == ((None, 1),)
 
 
+def test_a_fixed_state_has_one_row_of_a_key() -> None:
+    nan = float("nan")
+    for keys, rows in (
+        ("k", [("a", 1.0), ("b", 1.0), ("a", 2.0)]),
+        ("k", [(None, 1.0), {"v": 2.0}]),
+        ("v", [("a", nan), ("b", float("nan"))]),
+        (["k", "v"], [("a", 1.0), ("a", 1.0)]),
+        ((), [("a", 1.0), ("b", 1.0)]),
+    ):
+        with pytest.raises(DefinitionError, match="is a second row"):
+            FixedState("x", "k string, v double", keys, rows)
+    FixedState("x", "k string, v double", ["k", "v"], [("a", 1.0), ("a", 2.0), ("b", 1.0), ("a", None)])
+    FixedState("x", "k string, v double", (), [("a", 1.0)])
+
+
 @pytest.mark.parametrize(
     "wrong", [{"kind": "eventual"}, {"layout": "tree"}, {"partitions": 0}, {"partitions": 1.5}, {"kind": None}]
 )
