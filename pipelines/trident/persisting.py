@@ -226,6 +226,13 @@ class Persisting(Steps):
             raise FunctionError(operation, f"{state!r} is not a state", hint='write DeltaState("name")')
         chosen = state.with_layout(operation, layouts)
         fields = keys + values
+        queries = [spout for spout in self._topology.spouts_of(self._node) if isinstance(spout, nodes.QuerySpoutNode)]
+        if queries:
+            raise FunctionError(
+                operation,
+                f'query "{queries[0].stream}" is answered and keeps nothing',
+                hint="persist a stream of a source",
+            )
         storable(fields)
         self._topology.claim_state(state.name)
         stream = self._add(nodes.PersistNode, fields=fields, state=chosen, **more)
