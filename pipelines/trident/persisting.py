@@ -233,6 +233,8 @@ class Persisting(Steps):
                 f'query "{queries[0].stream}" is answered and keeps nothing',
                 hint="persist a stream of a source",
             )
+        if not fields:
+            raise FunctionError(operation, f'state "{state.name}" would have no field', hint="keep one field at least")
         storable(fields)
         self._topology.claim_state(state.name)
         stream = self._add(nodes.PersistNode, fields=fields, state=chosen, **more)

@@ -131,6 +131,7 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
     "persist of a query": lambda s: s.query.group_by("k").persistent_aggregate(DeltaState("x"), Count(), "n"),
     "persist of a query's tuples": lambda s: s.query.filter("v > 1").partition_persist(DeltaState("x")),
     "persist of a query by an updater": lambda s: s.query.partition_persist(DeltaState("x"), None, Latest()),
+    "persist of no field": lambda s: s.left.project([]).partition_persist(DeltaState("x")),
     "persist into a fixed state": lambda s: s.left.partition_persist(cast(Any, FixedState("x", "k string"))),
     "updater without columns": lambda s: s.left.partition_persist(DeltaState("x"), None, Bare()),
     "updater of untold types": lambda s: s.left.partition_persist(DeltaState("x"), None, Latest(), "n"),
