@@ -11,12 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipelines.aggregators.calls import taking
-from pipelines.errors import FunctionError
+from pipelines.errors import FunctionError, TrideltaError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
 from pipelines.planner.row_values import Convert, as_rows, boolean, exact, of_all, one, real, whole
@@ -52,7 +53,7 @@ def outputs(
         return [_row_call(where, function, _types(frame, fields), inputs, names)]
     if isinstance(function, ArrowFunction):
         return _arrow_call(where, function, inputs, names)
-    given = function(*inputs)
+    given = _called(where, function, inputs)
     given = list(given) if isinstance(given, list | tuple) else [given]
     if not all(isinstance(item, Column) for item in given):
         raise FunctionError(where.label, f"at {where.at}: it returned {given!r}, not Columns")
@@ -95,10 +96,25 @@ def _single(
         fit = bool if returns == "boolean" else _one_of(_outgoing(type_of(returns)))
         call = taking(function.call, 0, len(inputs))
         return _udf(_reporting(node, call, _types(frame, fields), fit), returns)(*inputs)
-    result = function(*inputs)
+    result = _called(node, function, inputs)
     if not isinstance(result, Column):
         raise FunctionError(operation, f"at {node.at}: it returned {result!r}, not a Column")
     return result
+
+
+def _called(where: nodes.Node, function: Any, inputs: Sequence[Column]) -> Any:
+    """Return what a function of columns gives; its errors name the step and the user's line."""
+    try:
+        return function(*inputs)
+    except (AnalysisException, TrideltaError):
+        raise
+    except Exception as error:
+        reason = " ".join(repr(error).split())
+        raise FunctionError(
+            where.label,
+            f"at {where.at}: it failed on {len(inputs)} column(s): {reason}",
+            hint="correct its input fields",
+        ) from error
 
 
 def consumed(node: nodes.PeekNode, frame: DataFrame) -> DataFrame:
