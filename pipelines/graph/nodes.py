@@ -780,7 +780,7 @@ class StateQueryNode(Node, by_tuple=False, asks=traits.of_query, alone=traits.RE
     def _column(self, place: int, holder: PersistNode | StaticStateNode | None) -> str:
         """Return the column that an output of a built-in query shows: of its name, else by its place."""
         output = self.outputs[place]
-        if holder is None or set(self.outputs) <= set(holder.fields):
+        if holder is None or set(self.outputs) <= set(holder.fields if self.function.shows_keys else holder.values):
             return output
         for fields in (holder.values, holder.fields):
             if len(fields) == len(self.outputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pipelines.graph.fields import parse_ddl
@@ -30,6 +31,55 @@ def same_type(first: str | None, other: str | None) -> bool:
     if first is None or other is None:
         return True
     return "".join(first.lower().split()) == "".join(other.lower().split())
+
+
+_TEXTS = ("string", "varchar", "char")
+_NO_TEXTS = (
+    *("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"),
+    *("float", "real", "double", "decimal", "dec", "numeric", "boolean"),
+    *("date", "timestamp", "timestamp_ntz", "timestamp_ltz"),
+)
+
+
+def may_meet(first: str | None, other: str | None) -> bool:
+    """Check whether values of two types can stand for one another, as the keys of a join do.
+
+    Spark reads a text that meets a number, a truth value, a date or a time as one, and fails on the first that is none. Numbers
+    meet each other, and dates meet times.
+    """
+    if first is None or other is None:
+        return True
+    one, two = (kind.lower().split("(")[0].strip() for kind in (first, other))
+    return not ((one in _TEXTS and two in _NO_TEXTS) or (two in _TEXTS and one in _NO_TEXTS))
+
+
+@lru_cache(maxsize=256)
+def parts_of(kind: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return what a type is made of, with the names of a struct's fields.
+
+    `map<string, int>` -> ("map", (("", "string"), ("", "int"))); `struct<a: int>` -> ("struct", (("a", "int"),)).
+    """
+    if "<" not in kind:
+        return kind, ()
+    outer, inside = kind.split("<", 1)
+    outer, depth, start = outer.strip().lower(), 0, 0
+    parts = []
+    inside = inside.rstrip()[:-1]
+    for at, letter in enumerate(inside + ","):
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append(inside[start:at].strip())
+            start = at + 1
+    return outer, tuple(_field(part) if outer == "struct" else ("", part) for part in parts)
+
+
+def _field(part: str) -> tuple[str, str]:
+    """Return name and type of `a: int`, `a:int`, `a int` or "`a b`: int"."""
+    if part.startswith("`"):
+        name, rest = part[1:].split("`", 1)
+    else:
+        name, rest = part.replace(":", " ", 1).split(None, 1)
+    return name, rest.lstrip(": ").strip()
 
 
 def of_ddl(ddl: str) -> dict[str, str | None]:

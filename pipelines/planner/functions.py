@@ -6,22 +6,21 @@ Spark hands the values of row functions over by pickle, as Rows and local times;
 from __future__ import annotations
 
 import datetime
-import decimal
-import inspect
-import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipelines.aggregators.calls import taking
-from pipelines.errors import FunctionError
+from pipelines.errors import FunctionError, TrideltaError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
+from pipelines.planner.row_values import Convert, as_rows, boolean, exact, of_all, one, real, whole
 from pipelines.planner.step import column, type_of
 from pipelines.planner.values import Where
 from pipelines.trident.counters import counted
@@ -54,7 +53,7 @@ def outputs(
         return [_row_call(where, function, _types(frame, fields), inputs, names)]
     if isinstance(function, ArrowFunction):
         return _arrow_call(where, function, inputs, names)
-    given = function(*inputs)
+    given = _called(where, function, inputs)
     given = list(given) if isinstance(given, list | tuple) else [given]
     if not all(isinstance(item, Column) for item in given):
         raise FunctionError(where.label, f"at {where.at}: it returned {given!r}, not Columns")
@@ -95,11 +94,27 @@ def _single(
     if isinstance(function, RowFunction):
         # A filter may give any value that Python takes for true or false.
         fit = bool if returns == "boolean" else _one_of(_outgoing(type_of(returns)))
-        return _udf(_reporting(node, function.call, _types(frame, fields), fit), returns)(*inputs)
-    result = function(*inputs)
+        call = taking(function.call, 0, len(inputs))
+        return _udf(_reporting(node, call, _types(frame, fields), fit), returns)(*inputs)
+    result = _called(node, function, inputs)
     if not isinstance(result, Column):
         raise FunctionError(operation, f"at {node.at}: it returned {result!r}, not a Column")
     return result
+
+
+def _called(where: nodes.Node, function: Any, inputs: Sequence[Column]) -> Any:
+    """Return what a function of columns gives; its errors name the step and the user's line."""
+    try:
+        return function(*inputs)
+    except (AnalysisException, TrideltaError):
+        raise
+    except Exception as error:
+        reason = " ".join(repr(error).split())
+        raise FunctionError(
+            where.label,
+            f"at {where.at}: it failed on {len(inputs)} column(s): {reason}",
+            hint="correct its input fields",
+        ) from error
 
 
 def consumed(node: nodes.PeekNode, frame: DataFrame) -> DataFrame:
@@ -121,26 +136,10 @@ def _row_call(
     if len(function.types) != len(names):
         raise FunctionError(where.label, f"at {where.at}: {function} does not say the types of {', '.join(names)}")
     kind = ", ".join(f"`{name}`: {type_}" for name, type_ in zip(names, function.types, strict=True))
-    rows = _reporting(where, taking(function.call, 0, len(inputs)), given, _as_rows(len(names), function.types))
+    rows = _reporting(
+        where, taking(function.call, 0, len(inputs)), given, partial(as_rows, len(names), to_spark(function.types))
+    )
     return F.inline(_udf(rows, f"array<struct<{kind}>>")(*inputs)).alias(*names)
-
-
-def _as_rows(width: int, types: Sequence[str]) -> Callable[[Any], list[tuple[Any, ...]]]:
-    """From what a function gave (a generator, a list, one row) to rows as Spark takes them."""
-    convert = to_spark(types)
-
-    def rows(given: Any) -> list[tuple[Any, ...]]:
-        items: Iterable[Any] = given if isinstance(given, list) or inspect.isgenerator(given) else [given]
-        made = []
-        for item in items:
-            # Neither a text nor a dict is a row of several values.
-            row = item if isinstance(item, tuple) else tuple(item) if width > 1 and isinstance(item, list) else (item,)
-            if len(row) != width:
-                raise ValueError(f"it gave {len(row)} value(s) for {width} field(s): {item!r}")
-            made.append(convert(row) if convert else row)
-        return made
-
-    return rows
 
 
 def _arrow_call(
@@ -224,26 +223,14 @@ def _culprit(call: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Exce
     return None, None
 
 
-Convert = Callable[[Any], Any]
-
-
 def from_spark(types: Sequence[T.DataType]) -> Convert | None:
     """From the values that a function is called with to plain ones; None if they are plain by themselves."""
-    return _of_all([_incoming(kind) for kind in types])
+    return of_all([_incoming(kind) for kind in types])
 
 
 def to_spark(types: Sequence[str]) -> Convert | None:
     """From a row that a function gave to what Spark takes for these types; None if it is that."""
-    return _of_all([_outgoing(type_of(text)) for text in types])
-
-
-def _of_all(converts: list[Convert | None]) -> Convert | None:
-    if not any(converts):
-        return None
-    return lambda values: tuple(
-        convert(value) if convert and value is not None else value
-        for convert, value in zip(converts, values, strict=True)
-    )
+    return of_all([_outgoing(type_of(text)) for text in types])
 
 
 def _incoming(kind: T.DataType) -> Convert | None:
@@ -253,60 +240,14 @@ def _incoming(kind: T.DataType) -> Convert | None:
 def _outgoing(kind: T.DataType) -> Convert | None:
     """Spark makes a null of a number of another class than the type's own, without a word."""
     if isinstance(kind, T.FloatType | T.DoubleType):
-        return _real
+        return real
     if isinstance(kind, T.IntegralType):
-        return _whole(kind.simpleString(), _BITS[type(kind)])
+        return whole(kind.simpleString())
     if isinstance(kind, T.DecimalType):
-        return partial(_decimal, kind.simpleString())
+        return partial(exact, kind.simpleString())
     if isinstance(kind, T.BooleanType):
-        return _boolean
+        return boolean
     return _nested(kind, _outgoing, _zoned, None)
-
-
-_BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
-
-
-def _real(value: Any) -> float:
-    if type(value) is float:
-        return value
-    # NumPy's numbers too, which Spark does not read.
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise _unfit(value, "double")
-    return float(value)
-
-
-def _whole(kind: str, bits: int) -> Convert:
-    most = 1 << (bits - 1)
-
-    def whole(value: Any) -> int:
-        if type(value) is not int:
-            exact = not isinstance(value, bool) and isinstance(value, numbers.Real) and value == value // 1
-            if not exact:
-                raise _unfit(value, kind)
-            value = int(value)
-        if not -most <= value < most:
-            raise _unfit(value, kind)
-        return value
-
-    return whole
-
-
-def _decimal(kind: str, value: Any) -> decimal.Decimal:
-    if isinstance(value, decimal.Decimal):
-        return value
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise _unfit(value, kind)
-    return decimal.Decimal(int(value))
-
-
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
-        return bool(value)
-    raise _unfit(value, "boolean")
-
-
-def _unfit(value: Any, kind: str) -> ValueError:
-    return ValueError(f"it gave {value!r} ({type(value).__name__}), which is no {kind}")
 
 
 def _nested(
@@ -344,18 +285,14 @@ def _struct(kind: T.StructType, fields: list[Convert | None], first: Convert | N
     def convert(value: Any) -> Any:
         value = first(value) if first else value
         if isinstance(value, dict):
-            return {name: _one(by_name.get(name), item) for name, item in value.items()}
-        return tuple(_one(each, item) for each, item in zip(fields, value, strict=True))
+            return {name: one(by_name.get(name), item) for name, item in value.items()}
+        return tuple(one(each, item) for each, item in zip(fields, value, strict=True))
 
     return convert
 
 
 def _one_of(convert: Convert | None) -> Convert:
-    return partial(_one, convert)
-
-
-def _one(convert: Convert | None, value: Any) -> Any:
-    return convert(value) if convert and value is not None else value
+    return partial(one, convert)
 
 
 def _utc(value: datetime.datetime) -> datetime.datetime:

@@ -44,7 +44,8 @@ def queried(step: Step) -> DataFrame:
         rows = _all_of(step, state, keys, tuple(values))
     else:
         others = [name for name in state.columns if name not in keys]
-        values = node.outputs if set(node.outputs) <= set(state.columns) else others
+        # A value that is named as the key is the value.
+        values = node.outputs if set(node.outputs) <= set(others) else others
         renamed = _renamed(state, keys, values, node.outputs)
         if keys:
             on = same([(name, f"_key{at}") for at, name in enumerate(node.inputs)])
@@ -80,7 +81,7 @@ def _check(step: Step, fields: tuple[str, ...], keys: tuple[str, ...]) -> None:
             f'at {node.at}: state "{node.state}" has the keys {list(keys)}; got the fields {list(node.inputs)}',
             hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
         )
-    if not set(node.outputs) <= set(fields) and len(node.outputs) > len(values):
+    if not set(node.outputs) <= set(values) and len(node.outputs) > len(values):
         raise FunctionError(
             "state_query",
             f'at {node.at}: state "{node.state}" has the values {list(values)}; got the outputs {list(node.outputs)}',

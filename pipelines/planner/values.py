@@ -1,20 +1,18 @@
-"""Values between Spark and a user's Python code: what the user is given is plain Python, whatever way it came.
-
-Timestamps are without time zone, in UTC; structs and maps are dicts, arrays are lists. No Spark here: this runs in the
-workers. Errors of that code name the step, the line that defined it and the row.
+"""Values between Spark and a user's Python code: what the user is given is plain Python (`graph.plain_values`), whatever way
+it came. No Spark here: this runs in the workers. Errors of that code name the step, the line that defined it and the row.
 """
 
 from __future__ import annotations
 
-import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.graph import nodes
+from pipelines.graph.plain_values import plain_list
 
 # A row may hold whole documents; the message is one line that a person reads.
 _SHOWN = 500
@@ -76,40 +74,14 @@ def shown(row: Any) -> str:
 
 
 Row = tuple[Any, ...]
-Convert = Callable[[Any], Any]
 
 # Rows an Arrow batch on the way back to Spark: its own size for the way there.
 BATCH_ROWS = 10_000
 
 
-def converter(kind: pa.DataType) -> Convert | None:
-    """Return how a value that Arrow gave becomes a plain one; None if it is one already."""
-    if pa.types.is_timestamp(kind):
-        return _without_zone if kind.tz else None
-    if pa.types.is_struct(kind):
-        inner = {field.name: converter(field.type) or _same for field in kind}
-        return _optional(lambda value: {name: inner[name](item) for name, item in value.items()})
-    if pa.types.is_map(kind):
-        key, item = converter(kind.key_type) or _same, converter(kind.item_type) or _same
-        return _optional(lambda pairs: {key(raw_key): item(other) for raw_key, other in pairs})
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        each = converter(kind.value_type)
-        return _optional(lambda values: [each(value) for value in values]) if each else None
-    return None
-
-
 def plain_columns(batch: pa.RecordBatch, positions: Iterable[int]) -> list[list[Any]]:
     """Return columns of a batch as lists of plain values."""
-    columns = []
-    for position in positions:
-        array = batch.column(position)
-        convert = converter(array.type)
-        if convert is _without_zone:
-            columns.append(array.cast(pa.timestamp(array.type.unit)).to_pylist())
-        else:
-            values = array.to_pylist()
-            columns.append([convert(value) for value in values] if convert else values)
-    return columns
+    return [plain_list(batch.column(position)) for position in positions]
 
 
 def plain_rows(batch: pa.RecordBatch, positions: Sequence[int]) -> Iterator[Row]:
@@ -167,15 +139,3 @@ def _arrays(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True) if len(schema) else ()
     arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _without_zone(value: datetime.datetime | None) -> datetime.datetime | None:
-    return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _optional(convert: Convert) -> Convert:
-    return lambda value: None if value is None else convert(value)

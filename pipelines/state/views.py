@@ -6,13 +6,15 @@ its table's path and version, so it travels to Spark's workers and is opened the
 
 from __future__ import annotations
 
+import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pipelines.errors import StateAccessError
+from pipelines.graph.plain_values import Convert, converter, plain_list, without_zone
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import commit_mark
 from pipelines.state.kinds import ROWS
@@ -145,7 +147,7 @@ class TableView(StateView):
 
     def tuples(self) -> list[tuple[Any, ...]]:
         rows = self._reader.scan().select([*self.keys, *self.values])
-        return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        return list(zip(*map(plain_list, rows.columns), strict=True))
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         reader, values = self._reader, self.values
@@ -157,15 +159,36 @@ class TableView(StateView):
         rows = reader.find(named)
         if not self.keys and not rows and reader.declared.values:
             rows = {(): reader.zero()}
+        plain = _plain(reader)
         return {
-            key: tuple(rows[there][name] for name in values)
+            key: tuple(plain[name](rows[there][name]) if name in plain else rows[there][name] for name in values)
             for key, there in zip(keys, normal, strict=True)
             if there in rows
         }
 
 
 def _key(values: Iterable[Any]) -> Key:
-    return tuple(canonical(value) for value in values)
+    """Return a key as a state gives it: a time is without zone, in UTC."""
+    zoned = (without_zone(v) if isinstance(v, datetime.datetime) and v.tzinfo else v for v in values)
+    return tuple(canonical(value) for value in zoned)
+
+
+def _plain(reader: Reader) -> dict[str, Convert]:
+    """Return how values of columns become plain, by name; columns that are left out are so already."""
+    stored, kinds = {value.name: value.make() for value in reader.declared.values}, reader.snapshot.types
+    found: dict[str, Convert] = {}
+    for name in reader.declared.value_names:
+        convert = converter(kinds[name]) if name in kinds else None
+        if convert is not None and (name not in stored or stored[name].shown_as_stored):
+            found[name] = convert
+        elif convert is not None:
+            found[name] = partial(_finished, convert)
+    return found
+
+
+def _finished(convert: Convert, value: Any) -> Any:
+    """Of what is finished by a reader, only lists are of the type that is stored."""
+    return convert(value) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=8)

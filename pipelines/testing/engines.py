@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipelines.errors import BatchError, DefinitionError, UnknownQueryError, nearest
 from pipelines.graph import nodes
+from pipelines.graph.plain_values import plain_list
 from pipelines.planner.plain import in_order, plain
 from pipelines.sources import FixedBatches
 from pipelines.sources.base import FILE
@@ -17,6 +18,7 @@ from pipelines.testing.reference import Batch, ReferenceEngine, States
 from pipelines.testing.spark_step import fresh_lake, session
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from pipelines.execution.runtime import Runtime
@@ -167,8 +169,13 @@ def _rows(lake: Lake, node: nodes.PersistNode) -> list[dict[str, Any]]:
     """Return a state's rows in the order that `run_topology` states."""
     table = lake.state(node.state.name)
     if node.aggregations or node.updater is not None:
-        return in_order(table.scan().to_pylist(), node.group)
+        return in_order(_plain(table.scan()), node.group)
     slices = [f"{SLICE_COLUMN} = '{commit.slice}'" for commit in table.history() if commit.slice is not None]
     txids = sorted({commit.txid for commit in table.history() if commit.txid is not None})
     parts = [table.scan(where=where) for where in slices or [f"{TXID} = {txid}" for txid in txids]] or [table.scan()]
-    return [row for part in parts for row in in_order(part.to_pylist(), node.fields)]
+    return [row for part in parts for row in in_order(_plain(part), node.fields)]
+
+
+def _plain(rows: pa.Table) -> list[dict[str, Any]]:
+    values = zip(*map(plain_list, rows.columns), strict=True)
+    return [dict(zip(rows.column_names, row, strict=True)) for row in values]

@@ -9,6 +9,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from itertools import pairwise
 from typing import Any
 
@@ -158,6 +159,12 @@ def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | s
     """Return a filter's predicate: SQL text, a callable of Columns, or a `RowFunction` over plain values."""
     if isinstance(given, Resolvable):
         return given.resolve(operation)
+    if isinstance(given, RowFunction) and inspect.isgeneratorfunction(given.call):
+        raise FunctionError(
+            operation,
+            f"{given} is a generator, and no filter",
+            hint="return the value that says whether to keep the tuple",
+        )
     if isinstance(given, str | ColumnFunction | RowFunction):
         return given
     if callable(given) and not inspect.isgeneratorfunction(given):
@@ -247,7 +254,13 @@ class Not(Resolvable):
             return f"not coalesce(({inner}), false)"
         if isinstance(inner, RowFunction):
             call = inner.call
-            return RowFunction(lambda *values: call(*values) is not True, inner.types)
+
+            # With the signature of the other one, which says whether it wants the empty tuple.
+            @wraps(call)
+            def negated(*values: Any) -> bool:
+                return not call(*values)
+
+            return RowFunction(negated, inner.types)
         return _NotColumns(inner)
 
     def __str__(self) -> str:

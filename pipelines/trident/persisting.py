@@ -9,6 +9,7 @@ from pipelines.aggregators import Aggregator, ColumnAggregator
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
+from pipelines.graph.types import known_types, may_meet
 from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
@@ -225,6 +226,15 @@ class Persisting(Steps):
             raise FunctionError(operation, f"{state!r} is not a state", hint='write DeltaState("name")')
         chosen = state.with_layout(operation, layouts)
         fields = keys + values
+        queries = [spout for spout in self._topology.spouts_of(self._node) if isinstance(spout, nodes.QuerySpoutNode)]
+        if queries:
+            raise FunctionError(
+                operation,
+                f'query "{queries[0].stream}" is answered and keeps nothing',
+                hint="persist a stream of a source",
+            )
+        if not fields:
+            raise FunctionError(operation, f'state "{state.name}" would have no field', hint="keep one field at least")
         storable(fields)
         self._topology.claim_state(state.name)
         stream = self._add(nodes.PersistNode, fields=fields, state=chosen, **more)
@@ -255,7 +265,10 @@ class Persisting(Steps):
         new = added("state_query", names, self.output_fields)
         # By name and not by the handle's node: the handle may be another topology's.
         holder = self._topology.holder_of(name)
-        check_query(name, Shape.of(holder), inputs, function, new)
+        shape = Shape.of(holder)
+        check_query(name, shape, inputs, function, new)
+        if shape is not None and holder is not None and isinstance(function, MapGet):
+            self._check_key_types(name, holder, inputs, shape.keys)
         return self._add(
             nodes.StateQueryNode,
             fields=self.output_fields + new,
@@ -268,6 +281,17 @@ class Persisting(Steps):
             group=group,
             parted=isinstance(function, TupleCollectionGet) and not group and self._is_broadcast(),
         )
+
+    def _check_key_types(self, state: str, holder: nodes.Node, inputs: tuple[str, ...], keys: tuple[str, ...]) -> None:
+        graph = self._topology.graph
+        asked, held = known_types(graph, self._node), known_types(graph, holder.id)
+        for name, key in zip(inputs, keys, strict=True):
+            if not may_meet(asked.get(name), held.get(key)):
+                raise FunctionError(
+                    "state_query",
+                    f'field "{name}" is {asked[name]}, and the key "{key}" of state "{state}" {held[key]}',
+                    hint="make the field of the key's type first, as with map",
+                )
 
     def _is_broadcast(self) -> bool:
         """Return whether the tuples are copies that a broadcast gave to every task."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from pipelines.aggregators.ordering import freeze
 from pipelines.errors import DefinitionError, FieldError, FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import added, checked_name, parse_ddl
@@ -91,6 +92,21 @@ class FixedState:
                 raise FieldError("FixedState", key, self.fields)
         for name, value in (("keys", keys), ("rows", tuple(self._row(row) for row in self.rows))):
             object.__setattr__(self, name, value)
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        """Refuse a second row of a key: a query would double the tuples that ask for it."""
+        places = [self.fields.index(key) for key in self.keys]
+        seen: set[Any] = set()
+        for row in cast("tuple[tuple[Any, ...], ...]", self.rows):
+            key = freeze([row[place] for place in places])
+            if key in seen:
+                what = f"of the key {tuple(row[place] for place in places)!r}" if places else "of a state without keys"
+                raise DefinitionError(
+                    f'state "{self.name}": {row!r} is a second row {what}',
+                    hint="give each key one row, or name its keys",
+                )
+            seen.add(key)
 
     @property
     def fields(self) -> tuple[str, ...]:

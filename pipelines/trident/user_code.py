@@ -20,6 +20,8 @@ class QueryFunction:
     """Spark SQL type of the one output, or a list of types."""
     in_spark: ClassVar[bool] = False
     """Whether Spark runs it as a join, so that it is not called."""
+    shows_keys: ClassVar[bool] = False
+    """Whether one that Spark runs shows the state's keys, too, and not its values alone."""
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
         """Return the answer for each tuple of a batch, in order; called once a batch, not at all for an empty one.
@@ -67,7 +69,7 @@ class TupleCollectionGet(QueryFunction):
     `broadcast()` each task gives its own part of the state, so that a tuple that went to all of them gets all of it once.
     """
 
-    in_spark = True
+    in_spark = shows_keys = True
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
         return [state.tuples()] * len(arguments)

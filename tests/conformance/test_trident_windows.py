@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +16,11 @@ from pipelines.trident import (
     Aggregator,
     Count,
     DeltaState,
+    Max,
     SlidingCountWindow,
     SlidingDurationWindow,
     Split,
+    Stream,
     Sum,
     TridentTopology,
     TumblingCountWindow,
@@ -115,6 +118,46 @@ def test_what_stands_behind_a_window_goes_on(spark: SparkSession, engine: Any) -
     )
     found = run_topology(topology, {"sentences": [[("a b",), ("c d e",)], [("f",)]]}, engine, spark)
     assert found["total"] == [{"sum": 6}]
+
+
+AT = [[(1000, 1), (2000, 2)], [(12000, 3), (13000, 4)], [(25000, 5), (26000, 6)], [(41000, 7), (42000, 8)]]
+TEN, TWENTY = timedelta(seconds=10), timedelta(seconds=20)
+LATEST_AND_SUM = [Max("at", "at"), Sum("n", "a")]
+BEHIND_WINDOWS: dict[str, tuple[Callable[[Stream], Stream], list[int]]] = {
+    "count behind count": (
+        lambda s: s.tumbling_window(2, "n", Sum(), "a").tumbling_window(2, "a", Sum(), "b"),
+        [3 + 7, 11 + 15],
+    ),
+    # The window of 15 begins at 40 s, and no event has come beyond 42 s.
+    "event time behind count": (
+        lambda s: s.tumbling_window(2, LATEST_AND_SUM).tumbling_window(TEN, "a", Sum(), "b", timestamp="at"),
+        [3, 7, 11],
+    ),
+    "count behind event time": (
+        lambda s: s.tumbling_window(TEN, LATEST_AND_SUM, timestamp="at").tumbling_window(1, "a", Sum(), "b"),
+        [3, 7, 11],
+    ),
+    # Of the first windows 3, 7 and 11 come out, the last one at 26 s: the second one goes by them, as it would by a source's.
+    "event time behind event time": (
+        lambda s: s.tumbling_window(TEN, LATEST_AND_SUM, timestamp="at").tumbling_window(
+            TWENTY, "a", Sum(), "b", timestamp="at"
+        ),
+        [3 + 7],
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", BEHIND_WINDOWS)
+def test_windows_behind_windows_go_by_what_enters_them(spark: SparkSession, engine: Any, name: str) -> None:
+    """Rules 5: the clock of a window is that of its own tuples, not of the windows before it; nothing is late."""
+    build, sums = BEHIND_WINDOWS[name]
+    topology = TridentTopology("twice")
+    stream = topology.new_stream("numbers", FixedBatches("at bigint, n bigint", []))
+    build(stream).partition_persist(DeltaState("results"))
+    found = run_topology(topology, {"numbers": AT}, engine, spark)
+    assert [row["b"] for row in found.pop("results")] == sums
+    assert not any(found.values())
 
 
 def test_lengths_of_the_configurations() -> None:

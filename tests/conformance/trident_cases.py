@@ -25,7 +25,7 @@ from pipelines.trident import (
     arrow_function,
     row_function,
 )
-from tests.conformance.case import Case, keep, rows
+from tests.conformance.case import Case, keep, rows, topology_of
 
 
 def all_of(field: str) -> list[ColumnAggregator]:
@@ -128,6 +128,29 @@ PER_TUPLE = {
         [[(None,), (1,), (2,)]],
         {"sql": rows("n", (2,)), "plain": []},
         spark=True,
+    ),
+    "filter, Python's truth": Case(
+        "1.2, filter",
+        "n bigint",
+        lambda s: (
+            keep(s.filter(RowFunction(lambda n: n)), "kept"),
+            keep(s.filter(Not(RowFunction(lambda n: n))), "negated"),
+            keep(s.filter([], RowFunction(lambda nothing: nothing == ())), "without_inputs"),
+            keep(s.filter([], Not(RowFunction(lambda nothing: nothing != ()))), "negated_without_inputs"),
+            topology_of(s).new_query_stream("kept", "n bigint").filter(RowFunction(lambda n: n)),
+            topology_of(s).new_query_stream("negated", "n bigint").filter(Not(RowFunction(lambda n: n))),
+        ),
+        [[(0,), (1,), (2,), (None,)]],
+        {
+            "kept": rows("n", (1,), (2,)),
+            "negated": rows("n", (None,), (0,)),
+            "without_inputs": rows("n", (None,), (0,), (1,), (2,)),
+            "negated_without_inputs": rows("n", (None,), (0,), (1,), (2,)),
+        },
+        answers=(
+            ("kept", [(0,), (1,), (2,), (None,)], rows("n", (1,), (2,))),
+            ("negated", [(0,), (1,), (2,), (None,)], rows("n", (0,), (None,))),
+        ),
     ),
     "built-in filters": Case(
         "1.3, Equals, FilterNull, Negate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from pipelines.trident import (
@@ -17,6 +18,7 @@ from pipelines.trident import (
     Max,
     QueryFunction,
     ReducerAggregator,
+    RowFunction,
     SnapshotGet,
     StateUpdater,
     Stream,
@@ -74,6 +76,45 @@ class Total(StateUpdater):
         yield state.update(lambda old: (old or 0) + sum(n for (n,) in tuples))
 
 
+class Seen(StateUpdater):
+    """When a word was seen last, and how often on each day: a state of a time and a map."""
+
+    keys, values = "word string", "at timestamp, days map<date, bigint>"
+
+    def update_state(self, state: Any, tuples: list[tuple[Any, ...]]) -> Iterator[Any]:
+        for word, at in tuples:
+            last, days = state.multi_get([(word,)])[0] or (at, {})
+            yield word, last, days.get(at.date(), 0)
+            days = {**days, at.date(): days.get(at.date(), 0) + 1}
+            state.multi_put([(word,)], [(max(last, at), days)])
+
+
+class LastSeen(QueryFunction):
+    """By key and among all tuples, of a state of a time and a map."""
+
+    returns = ("timestamp", "bigint", "bigint")
+
+    def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        later = [(len([at for _, at, _ in state.tuples() if at > asked])) for _, asked in arguments]
+        return list(zip(state.multi_get([(word,) for word, _ in arguments]), later, strict=True))
+
+    def execute(self, arguments: tuple[Any, ...], result: Any) -> Iterator[Any]:
+        (at, days), later = result
+        yield max(at, arguments[1]), days[arguments[1].date()], later
+
+
+class ByTime(StateUpdater):
+    """A state by time: what it holds is all there, its own changes too."""
+
+    keys, values = "at timestamp", "n bigint"
+
+    def update_state(self, state: Any, tuples: list[tuple[Any, ...]]) -> Iterator[Any]:
+        for _, at in tuples:
+            state.multi_put([(at,)], [(state.multi_get([(at,)])[0] or 0) + 1])
+        for at, n in sorted(state.tuples()):
+            yield at, n
+
+
 class Known(QueryFunction):
     """One row for each value up to the stored one; none where there is none."""
 
@@ -96,6 +137,15 @@ class Position(QueryFunction):
 
 def by_word(stream: Stream, state: DeltaState, *aggregate: Any) -> TridentState:
     return stream.group_by("word").persistent_aggregate(state, *aggregate)
+
+
+EARLY, LATER = datetime(2024, 3, 10, 2, 30), datetime(2024, 3, 10, 23, 30)
+DAY_AFTER = datetime(2024, 3, 11, 0, 15)
+TIMES: list[list[tuple[Any, ...]]] = [[("a", EARLY), ("a", LATER)], [("b", DAY_AFTER), ("a", DAY_AFTER)]]
+
+
+def as_word(s: Stream) -> Stream:
+    return s.each("w", RowFunction(lambda w: w, ("string",)), "word").project("word")
 
 
 def kinds(s: Stream) -> None:
@@ -192,6 +242,36 @@ UPDATERS = {
         [[(1,), (2,)], [], [(3,)]],
         {"total": rows("total", (6,)), "out": rows("now", (3,), (6,))},
     ),
+    "updater of times and maps": Case(
+        "4.3: a user's code sees plain values",
+        "word string, at timestamp",
+        lambda s: keep(
+            s.partition_persist(
+                DeltaState("seen"), None, Seen(), "w string, last timestamp, n bigint"
+            ).new_values_stream()
+        ),
+        TIMES,
+        {
+            "seen": rows(
+                "word at days",
+                ("a", DAY_AFTER, {EARLY.date(): 2, DAY_AFTER.date(): 1}),
+                ("b", DAY_AFTER, {DAY_AFTER.date(): 1}),
+            ),
+            "out": rows("w last n", ("a", EARLY, 0), ("a", EARLY, 1), ("a", LATER, 0), ("b", DAY_AFTER, 0)),
+        },
+    ),
+    "updater of a state by time": Case(
+        "4.3, MapState",
+        "word string, at timestamp",
+        lambda s: keep(
+            s.partition_persist(DeltaState("times"), None, ByTime(), "at timestamp, n bigint").new_values_stream()
+        ),
+        TIMES,
+        {
+            "times": rows("at n", (EARLY, 1), (LATER, 1), (DAY_AFTER, 2)),
+            "out": rows("at n", (EARLY, 1), (LATER, 1), (EARLY, 1), (LATER, 1), (DAY_AFTER, 2)),
+        },
+    ),
     "updater in several tasks": Case(
         "1.2: a state's updater runs in each partition",
         WORDS,
@@ -265,6 +345,17 @@ QUERIES = {
         [[("a", 1), ("z", 2)]],
         {"out": rows("word tags price", ("a", ["x", "y"], 1.5), ("z", None, None))},
     ),
+    "MapGet, an output named as the key": Case(
+        "1.3, MapGet: the value, whatever its name",
+        "w string",
+        lambda s: (
+            keep(s.state_query(by_word(as_word(s), DeltaState("counts"), Count(), "n"), "w", MapGet(), "word")),
+            topology_of(s).new_query_stream("q", "w string").state_query("counts", "w", MapGet(), "word"),
+        ),
+        [[("a",), ("b",)], [("a",)]],
+        {"counts": rows("word n", ("a", 2), ("b", 1)), "out": rows("w word", ("a", 1), ("b", 1), ("a", 2))},
+        answers=(("q", [("a",), ("z",)], rows("w word", ("a", 2), ("z", None))),),
+    ),
     "query function in Python": Case(
         "4.3: execute per tuple, 0 to n rows",
         WORDS,
@@ -278,6 +369,30 @@ QUERIES = {
             "counts": rows("word c", ("a", 2), ("b", 1)),
             "out": rows("word i", ("a", 0), ("b", 0), ("a", 0), ("a", 1)),
         },
+    ),
+    "query function over times and maps": Case(
+        "4.3: a user's code sees plain values",
+        "word string, at timestamp",
+        lambda s: (
+            keep(
+                s.state_query(
+                    s.partition_persist(DeltaState("seen"), None, Seen()),
+                    ["word", "at"],
+                    LastSeen(),
+                    ["l", "n", "later"],
+                ).project(["word", "l", "n", "later"])
+            ),
+            topology_of(s)
+            .new_query_stream("q", "word string, at timestamp")
+            .state_query("seen", ["word", "at"], LastSeen(), ["l", "n", "later"])
+            .project(["word", "l", "n", "later"]),
+        ),
+        TIMES[:1],
+        {
+            "seen": rows("word at days", ("a", LATER, {EARLY.date(): 2})),
+            "out": rows("word l n later", ("a", LATER, 2, 0), ("a", LATER, 2, 1)),
+        },
+        answers=(("q", [("a", EARLY)], rows("word l n later", ("a", LATER, 2, 1))),),
     ),
     "query function of several outputs": Case(
         "1.2, stateQuery",

@@ -17,7 +17,7 @@ from pipelines.errors import BatchError, ReadPointError, SourceSchemaError
 from pipelines.execution.runners.queries import QueryRunner, _SparkContext, _Views
 from pipelines.maintenance import compact
 from pipelines.sources import FixedBatches
-from pipelines.trident import Count, DeltaState, MapGet, Split, Sum, TridentTopology, row_function
+from pipelines.trident import Count, DeltaState, MapGet, RowFunction, Split, Sum, TridentTopology, row_function
 from tests.maintenance.small_state import FLOW, SmallState
 
 SENTENCES = [[("hello the man said",), ("the",)], [("the man on the moon",), ("where are you",)]]
@@ -88,6 +88,10 @@ def test_a_time_without_a_zone_is_utc(tmp_path: Path) -> None:
     runner = QueryRunner(Lake(tmp_path), asked, "q", no_spark)
     for text in ("2024-01-01", "2024-01-01T00:00:00Z"):
         assert runner.arguments([text]) == (datetime(2024, 1, 1, tzinfo=UTC),)
+    shown = asked.new_query_stream("shown", "at timestamp").each("at", RowFunction(str, ("string",)), "text")
+    shown.project("text")
+    runner = QueryRunner(Lake(tmp_path), asked, "shown", no_spark)
+    assert runner.ask([runner.arguments(["2024-01-01T01:00:00+01:00"])]) == [{"text": "2024-01-01 00:00:00"}]
 
 
 def test_one_version_of_a_state_per_request(tmp_path: Path) -> None:

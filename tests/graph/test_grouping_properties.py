@@ -41,7 +41,7 @@ class Builder:
             pool.append(STEPS[kind](stream))
         elif kind == len(STEPS):
             pool.append(self._combined(stream, pool, two))
-        elif kind == len(STEPS) + 1:
+        elif kind == len(STEPS) + 1 and pool is self.streams:
             persisted = self._persisted(stream, two)
             self.states.append(persisted)
             pool.append(persisted.new_values_stream())

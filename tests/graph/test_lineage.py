@@ -101,6 +101,9 @@ def test_a_state_query_ends_at_the_states_column() -> None:
         .state_query(total, None, SnapshotGet(), "all")
         .state_query("of_another_flow", "carrier", MapGet(), "x")
     )
+    named_as_the_key = topology.new_query_stream("by_place", "place string").state_query(
+        one, "place", MapGet(), "origin"
+    )
     assert lineage(topology, query.node) == {
         "origin": (("ask", "origin"),),
         "carrier": (("ask", "carrier"),),
@@ -110,6 +113,7 @@ def test_a_state_query_ends_at_the_states_column() -> None:
         "all": (("total", "n"),),
         "x": (("of_another_flow", "x"),),
     }
+    assert lineage(topology, named_as_the_key.node)["origin"] == (("counts", "n"),)
 
 
 def test_the_design_example() -> None:

@@ -10,10 +10,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.aggregators import Aggregator, CombinerAggregator, ReducerAggregator
+from pipelines.errors import FunctionError
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.sources import FixedBatches
 from pipelines.state.views import StateView
-from pipelines.trident import ArrowFunction, DeltaState, FixedState, RowFunction, Stream, TridentTopology
+from pipelines.trident import ArrowFunction, DeltaState, FixedState, RowFunction, Split, Stream, TridentTopology
 from pipelines.trident.user_code import MultiReducer, QueryFunction, StateUpdater
 from tests.planner.plans import Run, frame_of, source
 
@@ -109,6 +110,21 @@ CASES: dict[str, tuple[Callable[[Stream], Stream], str]] = {
         "failed on ('b', 0)",
     ),
 }
+
+
+UNFIT: dict[str, Callable[[Stream], Stream]] = {
+    "no inputs": lambda s: s.each(Split(), "word"),
+    "a map over other fields": lambda s: s.map(lambda k: k, "k"),
+    "a condition as Python's": lambda s: s.filter(["k", "n"], lambda k, n: k == "a" and n > 1),
+    "a partition": lambda s: s.partition(lambda k: k).parallelism_hint(2).min_by("n"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_function_of_columns_that_fails_names_its_line(spark: SparkSession, name: str) -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatches("k string, n bigint", []))
+    with pytest.raises(FunctionError, match=r"at .*test_user_errors.py:\d+: it failed on \d column"):
+        frame_of(UNFIT[name](stream), {"s": source(spark, "k string, n bigint", [("a", 1)])})
 
 
 def fixed(stream: Stream) -> Any:

@@ -18,13 +18,38 @@ from pyspark.sql import types as T
 
 from pipelines.aggregators import Collect, DistinctCount
 from pipelines.aggregators.ordering import freeze
+from pipelines.errors import FunctionError
 from pipelines.planner.functions import from_spark, to_spark
 from pipelines.planner.values import RowsOut, Where, plain_rows
 from pipelines.sources import FixedBatches
+from pipelines.testing import query_topology
 from pipelines.trident import RowFunction, TridentTopology
 from tests.planner.plans import Run, frame_of, rows_of, source
 
 AT = datetime.datetime(2024, 3, 10, 2, 30)
+
+TAKEN: list[tuple[str, Any, Any]] = [
+    ("double", 0, 0.0),
+    ("double", np.int64(3), 3.0),
+    ("bigint", 4.0, 4),
+    ("bigint", np.int32(4), 4),
+    ("decimal(10,2)", 7, Decimal("7.00")),
+    ("boolean", np.bool_(True), True),
+    ("array<double>", [1, None, 2.5], [1.0, None, 2.5]),
+    ("struct<n: bigint, d: double>", {"n": 1.0, "d": 2}, T.Row(n=1, d=2.0)),
+    ("bigint", None, None),
+]
+REFUSED: list[tuple[str, Any]] = [
+    ("bigint", 1.5),
+    ("bigint", 2**63),
+    ("int", 2**31),
+    ("bigint", True),
+    ("double", "1"),
+    ("double", Decimal("1.5")),
+    ("decimal(10,2)", 1.5),
+    ("boolean", 1),
+    ("bigint", float("nan")),
+]
 
 
 @pytest.fixture
@@ -69,20 +94,7 @@ def test_row_functions_see_plain_values(spark: SparkSession) -> None:
     assert frame_of(back, frames).where("u = t and v = s").count() == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "taken"),
-    [
-        ("double", 0, 0.0),
-        ("double", np.int64(3), 3.0),
-        ("bigint", 4.0, 4),
-        ("bigint", np.int32(4), 4),
-        ("decimal(10,2)", 7, Decimal("7.00")),
-        ("boolean", np.bool_(True), True),
-        ("array<double>", [1, None, 2.5], [1.0, None, 2.5]),
-        ("struct<n: bigint, d: double>", {"n": 1.0, "d": 2}, T.Row(n=1, d=2.0)),
-        ("bigint", None, None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "given", "taken"), TAKEN)
 def test_numbers_of_another_class_are_not_null(spark: SparkSession, kind: str, given: Any, taken: Any) -> None:
     """Spark takes a float for a double alone, an int for a bigint, and makes null of all else."""
     frames = {"s": source(spark, "n bigint", [(1,)])}
@@ -93,26 +105,43 @@ def test_numbers_of_another_class_are_not_null(spark: SparkSession, kind: str, g
     assert rows_of(made, frames) == [(taken,)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        ("bigint", 1.5),
-        ("bigint", 2**63),
-        ("int", 2**31),
-        ("bigint", True),
-        ("double", "1"),
-        ("double", Decimal("1.5")),
-        ("decimal(10,2)", 1.5),
-        ("boolean", 1),
-        ("bigint", float("nan")),
-    ],
-)
+@pytest.mark.parametrize(("kind", "given"), REFUSED)
 def test_what_is_no_value_of_the_type_is_refused(spark: SparkSession, kind: str, given: Any) -> None:
     frames = {"s": source(spark, "n bigint", [(1,)])}
     stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
     made = stream.each("n", RowFunction(lambda n: [given], (kind,)), "out").project("out")
     with pytest.raises(PySparkException, match=re.escape("which is no")):
         rows_of(made, frames)
+
+
+def given_by(kinds: str, given: Any) -> list[dict[str, Any]]:
+    """What a query makes of a row function's values: it needs no Spark."""
+    topology = TridentTopology("t")
+    topology.new_query_stream("ask", "n bigint").each("n", RowFunction(lambda n: given), kinds)
+    return query_topology(topology, {}, "ask", [(1,)])
+
+
+@pytest.mark.parametrize(("kind", "given", "taken"), [*TAKEN, ("map<string, array<double>>", {"a": [1]}, {"a": [1.0]})])
+def test_a_query_takes_the_same_numbers(kind: str, given: Any, taken: Any) -> None:
+    found = given_by(f"out {kind}", [(given,)])[0]["out"]
+    assert found == (taken.asDict() if isinstance(taken, T.Row) else taken)
+    assert type(found) is not type(given) or not isinstance(given, np.generic)
+
+
+@pytest.mark.parametrize(("kind", "given"), REFUSED)
+def test_a_query_refuses_the_same_values(kind: str, given: Any) -> None:
+    with pytest.raises(FunctionError, match="which is no"):
+        given_by(f"out {kind}", [given])
+
+
+def test_a_query_takes_the_same_rows() -> None:
+    for given in ("ab", {"x": 1, "y": 2}):
+        with pytest.raises(FunctionError, match="for 2 field"):
+            given_by("u string, v string", given)
+    assert given_by("u string, v double", [["a", 1], ("b", 2)]) == [
+        {"n": 1, "u": "a", "v": 1.0},
+        {"n": 1, "u": "b", "v": 2.0},
+    ]
 
 
 def test_rows_of_several_fields_are_tuples_or_lists(spark: SparkSession) -> None:

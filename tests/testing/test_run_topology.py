@@ -167,7 +167,7 @@ def test_a_function_that_gives_the_wrong_number_of_values() -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatches("n bigint", []))
     stream.each("n", RowFunction(lambda n: (n, n), ("bigint",)), "m").partition_persist(DeltaState("out"))
-    with pytest.raises(FunctionError, match=r"gives 2 value\(s\) for the fields m"):
+    with pytest.raises(FunctionError, match=r"it gave 2 value\(s\) for 1 field"):
         run_topology(topology, {"s": [[(1,)]]})
 
 

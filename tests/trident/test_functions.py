@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import FunctionError
-from pipelines.trident import ArrowFunction, ColumnFunction, RowFunction, Split, arrow_function, row_function
+from pipelines.trident import ArrowFunction, ColumnFunction, Not, RowFunction, Split, arrow_function, row_function
 from pipelines.trident.functions import as_function, as_predicate
 
 
@@ -89,7 +89,7 @@ def test_predicates() -> None:
     assert isinstance(as_predicate("filter", lambda a: a), ColumnFunction)
     kept = RowFunction(lambda a: a > 1)
     assert as_predicate("filter", kept) is kept
-    for wrong in (7, None, ArrowFunction(lambda a: a), annotated):
+    for wrong in (7, None, ArrowFunction(lambda a: a), annotated, RowFunction(annotated), Not(RowFunction(annotated))):
         with pytest.raises(FunctionError):
             as_predicate("filter", wrong)
 

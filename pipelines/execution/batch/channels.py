@@ -15,13 +15,10 @@ import pyarrow.compute as pc
 
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.graph import events, nodes
-from pipelines.planner.windows import with_clock_row
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.windows.bucket import clock_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from pipelines.execution.batch.group import BatchGroup
 
 LATEST, LATE = "latest", "late"
@@ -55,9 +52,21 @@ def clocks_after(
     return {origin: max(clock, before.get(origin, clock)) for origin, clock in {**before, **said}.items()}
 
 
-def with_last_clock(rows: pa.Table, heard: Mapping[str, int], counts: Mapping[str, Any], slice_: str) -> pa.Table:
-    """Return the rows of a slice of a bounded run with the latest time of all that the group reads."""
-    known = [*heard.values(), *([counts[LATEST]] if counts.get(LATEST) is not None else [])]
+def watermark_of(group: BatchGroup, node: nodes.ChannelNode, clocks: Mapping[str, int]) -> int | None:
+    """Return the watermark of a channel, by what `clocks_after` gave.
+
+    One that does not go by the events of a source has a clock of its own: what windows before it have said is another time.
+    """
+    origins = group.entrance.origins if node.clock == nodes.EVENTS else [spout.stream for spout in group.spouts]
+    return clock_of(clocks, origins)
+
+
+def with_last_clock(
+    rows: pa.Table, node: nodes.ChannelNode, heard: Mapping[str, int], counts: Mapping[str, Any], slice_: str
+) -> pa.Table:
+    """Return the rows of a slice of a bounded run with the latest time of all that its channel's clock goes by."""
+    read = [*heard.values(), *([counts[LATEST]] if counts.get(LATEST) is not None else [])]
+    known = read if node.clock == nodes.EVENTS else []
     known += [clock] if (clock := pc.max(rows[events.CLOCK]).as_py()) is not None else []
     if not known:
         return rows
@@ -73,12 +82,6 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
-def with_clock(rows: pa.Table, group: BatchGroup, clocks: Mapping[str, int]) -> pa.Table:
+def with_clock(rows: pa.Table, clock: int | None) -> pa.Table:
     """Return the rows to commit, with the row about the watermark if it is known."""
-    clock = clock_of(clocks, group.entrance.origins)
     return rows if clock is None else pa.concat_tables([rows, clock_row(rows.schema, clock, "")])
-
-
-def frame_with_clock(frame: DataFrame, group: BatchGroup, clocks: Mapping[str, int]) -> DataFrame:
-    """Return the same for a frame that Spark writes where its rows are."""
-    return with_clock_row(frame, clock_of(clocks, group.entrance.origins))

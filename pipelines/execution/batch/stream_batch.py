@@ -16,10 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
 from pipelines.execution.batch.accounts import HASH, with_hash
-from pipelines.execution.batch.channels import LATE, clocks_after, frame_with_clock, now, with_clock
+from pipelines.execution.batch.channels import LATE, clocks_after, now, watermark_of, with_clock
 from pipelines.execution.batch.commits import Announced, computed, computed_together, prepared
 from pipelines.execution.batch.group import BatchGroup, Sink
-from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, around_own, observed
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
@@ -28,6 +27,7 @@ from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.graph import events, nodes
+from pipelines.planner.windows import with_clock_row
 from pipelines.spark.session import is_local
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
@@ -189,7 +189,7 @@ class StreamBatch:
             if self._windows is not None and channel == self._windows.channel:
                 return self._windows.clock_before(batch.txid)
             sink = next(sink for sink in self._group.sinks if sink.name == channel)
-            return clock_of(sink.clocks_before(batch.txid), self._group.entrance.origins)
+            return self._watermark(sink, sink.clocks_before(batch.txid))
 
         label = f"batch {batch.txid}"
         reads = Reads(partial(self._state_as_of, batch.txid), self._emitted, partial(self._base, batch.txid), watermark)
@@ -376,7 +376,7 @@ class StreamBatch:
             clocks = self._clocks(attempt, run, sink, pc.max(rows[events.CLOCK]).as_py())
             # Its readers know no slices, and take a commit whole if it is one file: so one partition, the clock's row in it.
             rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows
-            rows = with_clock(rows, self._group, clocks)
+            rows = with_clock(rows, self._watermark(sink, clocks))
         record = self._record(attempt, run.counts, rows.num_rows, ready.hash, clocks)
         version = self._write(attempt, sink, rows, record)
         self._sizes[sink.name] = result.num_rows
@@ -398,6 +398,10 @@ class StreamBatch:
         at, before = now() if node.clock == nodes.NOW else latest, sink.clocks_before(attempt.batch.txid)
         return clocks_after(self._group, node, before, attempt.position.clocks, run.counts, at)
 
+    def _watermark(self, sink: Sink, clocks: Mapping[str, int]) -> int | None:
+        assert isinstance(sink.node, nodes.ChannelNode)
+        return watermark_of(self._group, sink.node, clocks)
+
     def _commit_large_channel(self, attempt: _Attempt, run: PlanRun, sink: Sink, frame: DataFrame) -> StateCommit:
         """Let Spark write a channel where its rows are, once the latest clock is known."""
         frame = frame.persist()
@@ -405,7 +409,7 @@ class StreamBatch:
             latest = frame.agg(F.max(events.CLOCK)).collect()[0][0]
             clocks = self._clocks(attempt, run, sink, latest)
             # One file, as readers need it: in one partition of the table, from one task.
-            whole = frame_with_clock(frame.drop(SLICE_COLUMN), self._group, clocks).coalesce(1)
+            whole = with_clock_row(frame.drop(SLICE_COLUMN), self._watermark(sink, clocks)).coalesce(1)
             return self._commit_spark(attempt, sink, whole, clocks=clocks)
         finally:
             frame.unpersist()

@@ -422,7 +422,9 @@ class BoundedRunner:
                 self._emitted[sink.node.id] = ready.emitted
         given = replace(given, rows=rows, hash=digest, streamed=streamed, read=work.read)
         if sink.is_channel:
-            given = replace(given, rows=with_last_clock(rows, work.clocks, work.run.counts, slice_), hash=None)
+            assert isinstance(sink.node, nodes.ChannelNode)
+            ended = with_last_clock(rows, sink.node, work.clocks, work.run.counts, slice_)
+            given = replace(given, rows=ended, hash=None)
         version = self._write(sink.writer, sink.name, given)
         return StateCommit(sink.name, version, given.rows.num_rows, time.monotonic() - started)
 

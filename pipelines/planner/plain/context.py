@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.planner.plain.table import Row, Table
+from pipelines.planner.row_values import Convert, as_rows, to_plain
+from pipelines.planner.values import shown
 from pipelines.state.views import StateView
 from pipelines.trident.functions import ArrowFunction, ColumnFunction, Function, RowFunction
 
@@ -91,11 +93,13 @@ def call(
     unknown: tuple[str | None, ...] = (None,) * len(names)
     if isinstance(function, RowFunction):
         given = taking(function.call, 0, len(inputs.fields))
-        return [_rows(str(function), given, row, names) for row in inputs.rows], function.types or unknown
+        convert = to_plain(tuple(function.types)) if len(function.types) == len(names) else None
+        made = [_rows(str(function), given, convert, row, len(names)) for row in inputs.rows]
+        return made, function.types or unknown
     if isinstance(function, ArrowFunction):
         return _over_arrays(function, inputs, names), function.types or unknown
     if function.rows is not None:
-        return [_rows(str(function), function.rows, row, names) for row in inputs.rows], unknown
+        return [_rows(str(function), function.rows, None, row, len(names)) for row in inputs.rows], unknown
     if not inputs.rows:
         return [], unknown
     result = context.evaluated(inputs, function, names, str(function))
@@ -111,21 +115,26 @@ def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[
     elif isinstance(predicate, ColumnFunction):
         plain = predicate.keep
     if plain is not None:
-        return [plain(*row) is True for row in inputs.rows]
+        # A filter may give any value that Python takes for true or false.
+        return [bool(plain(*row)) for row in inputs.rows]
     if not inputs.rows:
         return []
     return [rows[0][0] is True for rows in context.evaluated(inputs, predicate, ("keep",), node.label).rows]
 
 
-def _rows(label: str, function: Callable[..., object], values: Row, names: tuple[str, ...]) -> list[Row]:
-    """A Python function's rows: what a generator yields, the items of a list, or the one value that it returns."""
-    given = function(*values)
-    items: Iterable[object] = given if inspect.isgenerator(given) or isinstance(given, list) else [given]
-    rows = [tuple(item) if isinstance(item, tuple) or len(names) > 1 else (item,) for item in items]  # type: ignore[arg-type]
-    for row in rows:
-        if len(row) != len(names):
-            raise FunctionError(label, f"gives {len(row)} value(s) for the fields {', '.join(names)}")
-    return rows
+def _rows(label: str, function: Callable[..., object], convert: Convert | None, row: Row, width: int) -> list[Row]:
+    """A Python function's rows, by the rule of a stream's.
+
+    Raises:
+        FunctionError: a row has another number of values than there are fields, or one that is none of its type.
+    """
+    given = function(*row)
+    # To its end here: what the function itself raises is not about its rows.
+    items = list(given) if inspect.isgenerator(given) else given
+    try:
+        return as_rows(width, convert, items)
+    except ValueError as error:
+        raise FunctionError(label, f"failed on {shown(row)}: {error}") from error
 
 
 def _over_arrays(function: ArrowFunction, inputs: Table, names: tuple[str, ...]) -> list[list[Row]]:

@@ -6,8 +6,9 @@ import datetime
 import struct
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
+
+from pipelines.graph.types import parts_of
 
 SEED = 42
 _MASK = 0xFFFFFFFF
@@ -63,39 +64,15 @@ def _hash(value: Any, kind: str, seed: int) -> int:
 
 
 def _nested(value: Any, kind: str, seed: int) -> int:
-    outer, parts = _parts(kind)
+    outer, parts = parts_of(kind)
     if outer == "array":
         for item in value:
-            seed = _hash(item, parts[0], seed)
+            seed = _hash(item, parts[0][1], seed)
     elif outer == "struct":
         items = value.values() if isinstance(value, Mapping) else value
-        for item, part in zip(items, parts, strict=True):
+        for item, (_, part) in zip(items, parts, strict=True):
             seed = _hash(item, part, seed)
     return seed
-
-
-@lru_cache(maxsize=256)
-def _parts(kind: str) -> tuple[str, tuple[str, ...]]:
-    """`array<int>` -> ("array", ("int",)); `struct<a: int, b: string>` -> ("struct", ("int", "string"))."""
-    if "<" not in kind:
-        return kind, ()
-    outer, inside = kind.split("<", 1)
-    depth, start, parts = 0, 0, []
-    inside = inside[:-1]
-    for at, letter in enumerate(inside + ","):
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append(inside[start:at].strip())
-            start = at + 1
-    if outer == "struct":
-        parts = [_field_type(part) for part in parts]
-    return outer, tuple(parts)
-
-
-def _field_type(part: str) -> str:
-    """The type of `a: int`, `a:int`, `a int` or "`a b`: int"."""
-    rest = part[part.index("`", 1) + 1 :] if part.startswith("`") else part.replace(":", " ", 1).split(None, 1)[1]
-    return rest.lstrip(": ").strip()
 
 
 def _decimal(value: Decimal, kind: str, seed: int) -> int:

@@ -70,7 +70,8 @@ def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | Non
     if node.types:
         return node.types
     known = context.state_types(node.state)
-    if set(node.outputs) <= set(known):
+    shown = set(known) if node.function.shows_keys else set(known).difference(context.view(node.state).keys)
+    if set(node.outputs) <= shown:
         return tuple(known[name] for name in node.outputs)
     return (None,) * len(node.outputs)
 

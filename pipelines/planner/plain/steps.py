@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pipelines.errors import NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
+from pipelines.graph.plain_values import without_zone
 from pipelines.planner.plain.context import PlainContext, call, keeps
 from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_batch_task, repartitioned
 from pipelines.planner.plain.queries import queried
@@ -217,7 +219,8 @@ Tables = Sequence[Table]
 
 
 def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks: int = 1) -> Table:
-    """Return a batch as a table; whole numbers become floats where the schema says so, as in a real source.
+    """Return a batch as a table: whole numbers become floats where the schema says so, and times are in UTC, without zone, as
+    of a real source.
 
     Args:
         schema: DDL of the fields.
@@ -232,13 +235,15 @@ def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks:
     source = FixedBatches(schema, [batch])
     types = tuple(kind for _, kind in parse_ddl(schema))
     rows = tuple(
-        tuple(
-            float(value) if kind in ("double", "float") and isinstance(value, int) else value
-            for value, kind in zip(row, types, strict=True)
-        )
-        for row in source.batches[0]
+        tuple(_as_read(value, kind) for value, kind in zip(row, types, strict=True)) for row in source.batches[0]
     )
     return entered(Table(source.fields, types, rows), tasks)
+
+
+def _as_read(value: Any, kind: str) -> Any:
+    if isinstance(value, int) and kind in ("double", "float"):
+        return float(value)
+    return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+"""Values of Arrow's as a user's code is given them, from Spark or from a state's table.
+
+Timestamps are without time zone, in UTC; structs and maps are dicts, arrays are lists.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+Convert = Callable[[Any], Any]
+
+
+def converter(kind: pa.DataType) -> Convert | None:
+    """Return how a value that Arrow gave becomes a plain one; None if it is one already."""
+    if pa.types.is_timestamp(kind):
+        return without_zone if kind.tz else None
+    if pa.types.is_struct(kind):
+        inner = {field.name: converter(field.type) or _same for field in kind}
+        return _optional(lambda value: {name: inner[name](item) for name, item in value.items()})
+    if pa.types.is_map(kind):
+        key, item = converter(kind.key_type) or _same, converter(kind.item_type) or _same
+        return _optional(lambda pairs: {key(raw_key): item(other) for raw_key, other in pairs})
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        each = converter(kind.value_type)
+        return _optional(lambda values: [each(value) for value in values]) if each else None
+    return None
+
+
+def plain_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return a column as a list of plain values."""
+    convert = converter(column.type)
+    if convert is without_zone:
+        return list(column.cast(pa.timestamp(column.type.unit)).to_pylist())
+    values: list[Any] = column.to_pylist()
+    return [convert(value) for value in values] if convert else values
+
+
+def without_zone(value: datetime.datetime | None) -> datetime.datetime | None:
+    """Return a time with a zone as one without, in UTC."""
+    return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _optional(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)

@@ -1,0 +1,153 @@
+"""What a row function may give for its declared types: the same rows in a stream and in a query. No Spark here."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import inspect
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+from pipelines.graph.plain_values import without_zone
+from pipelines.graph.types import parts_of
+
+Convert = Callable[[Any], Any]
+
+
+def as_rows(width: int, convert: Convert | None, given: Any) -> list[tuple[Any, ...]]:
+    """Return the rows that a function gave: what a generator yields, the items of a list, or one row.
+
+    Args:
+        width: how many values a row has.
+        convert: makes of a row what its types hold; None: nothing is to do.
+
+    Raises:
+        ValueError: a row has another number of values, or one that is none of its type.
+    """
+    items: Iterable[Any] = given if isinstance(given, list) or inspect.isgenerator(given) else [given]
+    made = []
+    for item in items:
+        # Neither a text nor a dict is a row of several values.
+        row = item if isinstance(item, tuple) else tuple(item) if width > 1 and isinstance(item, list) else (item,)
+        if len(row) != width:
+            raise ValueError(f"it gave {len(row)} value(s) for {width} field(s): {item!r}")
+        made.append(convert(row) if convert else row)
+    return made
+
+
+@lru_cache(maxsize=256)
+def to_plain(types: tuple[str, ...]) -> Convert | None:
+    """Return what makes plain values of the declared Spark SQL types of a row; None if nothing is to do."""
+    return of_all([_converter(kind) for kind in types])
+
+
+def of_all(converts: Sequence[Convert | None]) -> Convert | None:
+    """Return what converts the values of a row, each by its own."""
+    if not any(converts):
+        return None
+    return lambda values: tuple(one(convert, value) for convert, value in zip(converts, values, strict=True))
+
+
+def one(convert: Convert | None, value: Any) -> Any:
+    """Return a value converted; null is null of every type."""
+    return convert(value) if convert and value is not None else value
+
+
+def _converter(kind: str) -> Convert | None:
+    kind = kind.strip().lower() if "<" not in kind else kind.strip()
+    if kind in ("double", "float", "real"):
+        return real
+    if kind in _BITS:
+        return whole(kind)
+    if kind.startswith(("decimal", "dec(", "numeric")) or kind == "dec":
+        return partial(exact, kind)
+    if kind == "boolean":
+        return boolean
+    if kind in ("timestamp", "timestamp_ltz"):
+        return _time
+    outer, inner = parts_of(kind)
+    return _NESTED[outer](inner) if outer in _NESTED else None
+
+
+def _array(inner: Sequence[tuple[str, str]]) -> Convert | None:
+    each = _converter(inner[0][1])
+    return each and (lambda values: [one(each, value) for value in values])
+
+
+def _map(inner: Sequence[tuple[str, str]]) -> Convert | None:
+    key, item = (_converter(kind) for _, kind in inner)
+    if key is None and item is None:
+        return None
+    return lambda mapping: {one(key, name): one(item, value) for name, value in mapping.items()}
+
+
+def _struct(inner: Sequence[tuple[str, str]]) -> Convert | None:
+    fields = {name: _converter(kind) for name, kind in inner}
+
+    def convert(value: Any) -> dict[str, Any]:
+        known = value if isinstance(value, Mapping) else dict(zip(fields, value, strict=True))
+        return {name: one(fields.get(name), item) for name, item in known.items()}
+
+    return convert
+
+
+_NESTED: dict[str, Callable[[Sequence[tuple[str, str]]], Convert | None]] = {
+    "array": _array,
+    "map": _map,
+    "struct": _struct,
+}
+
+_BITS = {"tinyint": 8, "byte": 8, "smallint": 16, "short": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64}
+
+
+def real(value: Any) -> float:
+    """Return a number as a float."""
+    if type(value) is float:
+        return value
+    # NumPy's numbers too, which Spark does not read.
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise _unfit(value, "double")
+    return float(value)
+
+
+def whole(kind: str) -> Convert:
+    """Return what takes whole numbers of an integer type."""
+    most = 1 << (_BITS[kind] - 1)
+
+    def convert(value: Any) -> int:
+        if type(value) is not int:
+            is_whole = not isinstance(value, bool) and isinstance(value, numbers.Real) and value == value // 1
+            if not is_whole:
+                raise _unfit(value, kind)
+            value = int(value)
+        if not -most <= value < most:
+            raise _unfit(value, kind)
+        return value
+
+    return convert
+
+
+def exact(kind: str, value: Any) -> decimal.Decimal:
+    """Return a decimal, or a whole number as one."""
+    if isinstance(value, decimal.Decimal):
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise _unfit(value, kind)
+    return decimal.Decimal(int(value))
+
+
+def boolean(value: Any) -> bool:
+    """Return a truth value, NumPy's too."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise _unfit(value, "boolean")
+
+
+def _time(value: Any) -> Any:
+    return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
+
+
+def _unfit(value: Any, kind: str) -> ValueError:
+    return ValueError(f"it gave {value!r} ({type(value).__name__}), which is no {kind}")
