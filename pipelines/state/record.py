@@ -17,6 +17,8 @@ RESTORE = "RESTORE"
 UNCHANGED = "unchanged"
 """In a commit's info: it stands for a MERGE that changed nothing."""
 BATCH, SLICE, COMPACTION, RESET, REPLAY = "batch", "slice", "compaction", "reset", "replay"
+POISON, FORGOTTEN = "poison", "reset_batch"
+"""In quarantine: the rows of a poison batch come in, and go, for the batch has come through."""
 
 GENERATION = 64
 """Txids a generation: compaction works on closed generations while the stream appends to the open one."""

@@ -29,7 +29,7 @@ from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.open_table import OpenTable
-from pipelines.state.record import BATCH, RESET, BatchRecord, generation
+from pipelines.state.record import BATCH, FORGOTTEN, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
@@ -411,7 +411,7 @@ class StateWriter(TableKeeper):
     def forget_rows(self, txid: int, where: str, group: str) -> None:
         """Quarantine only: remove the rows of a txid that a condition names, if there are any."""
         if self.table.count(where):
-            record = BatchRecord(kind=RESET + "_batch", flow=self.declared.flow, txid=txid, group=group)
+            record = BatchRecord(kind=FORGOTTEN, flow=self.declared.flow, txid=txid, group=group)
             given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
             self._commit(lambda table, carried: table.delete(where, **given), self._judge(record, None), _TRIES)
 

@@ -19,7 +19,7 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import arrow_frame
-from pipelines.state.record import BatchRecord
+from pipelines.state.record import POISON, BatchRecord
 from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class PoisonRows:
         rows = of_group(refused.toArrow(), group.name)
         writer.prepare(table_columns())
         record = BatchRecord(
-            kind="poison",
+            kind=POISON,
             flow=group.topology.name,
             epoch=epoch.number,
             txid=batch.txid,

@@ -136,6 +136,12 @@ class Belonging:
         if noted != known:
             write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
 
+    def note_on(self, table: StateTable) -> None:
+        """Write down how far a table has come; not one that was taken back since the start, which the next one is to see."""
+        known = self.known().get(self._name(table) or "")
+        if known is None or not table.commits.undone_besides(known.version):
+            self.note([table], only_these=False)
+
     def keep(self, tables: Iterable[StateTable]) -> None:
         """Forget tables that the query writes no longer: another one may go on with them."""
         names, known = {self._name(table) for table in tables}, self.known()
@@ -311,6 +317,9 @@ class Belonging:
         undone = sorted(txid for txid in table.commits.undone(epoch.number) if txid >= since)
         if undone:
             return f"a RESTORE has undone its txid{'s' * (len(undone) > 1)} {', '.join(map(str, undone[:5]))}"
+        besides = table.commits.undone_besides(known.version) if known is not None else []
+        if besides:
+            return f"a RESTORE has undone its {', '.join(besides[:5])}"
         if known is not None and table.version() < known.version:
             return f"the table is at version {table.version()}, and was at {known.version} before: it is an older copy"
         return None

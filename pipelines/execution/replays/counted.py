@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING
 
 from pipelines.execution.batch.quarantine import BATCH as POISON_STAGE
 from pipelines.sources.base import file_key
-from pipelines.state.record import BATCH, RESET, SLICE
+from pipelines.state.record import BATCH, POISON, RESET, SLICE
 from pipelines.state.schema import NO_SLICE
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.state.table import StateTable
-
-POISON = "poison"
 
 
 @dataclass(frozen=True)
