@@ -314,12 +314,13 @@ class FreshCheckpointError(TrideltaError):
 
 
 class StateBehindError(TrideltaError):
-    """A state is new in a flow that has run: it would hold only what comes from now on, and look whole."""
+    """A state is new in a flow that has run, or was out of it for a while: it would lack batches, and look whole."""
 
     def __init__(self, flow: str, state: str, batches: int) -> None:
         self.flow, self.state, self.batches = flow, state, batches
         super().__init__(
-            f'flow "{flow}": state "{state}" is empty, but the flow has run {batches} batch(es) already, which it would lack',
+            f'flow "{flow}": state "{state}" was added or put back, and the flow has run {batches} batch(es) already, of which '
+            "it would lack some or all",
             hint="backfill its slices first (tridelta backfill), if the flow has slices; or remove the flow's checkpoint and "
             'start over with on_fresh_checkpoint="reset"; or pass on_fresh_checkpoint="continue" to take only what comes now',
         )

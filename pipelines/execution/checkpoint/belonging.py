@@ -180,6 +180,25 @@ class Belonging:
         """Return whether a table is noted."""
         return self._name(table) in self.known()
 
+    def is_filled(self, table: StateTable) -> bool:
+        """Return whether a table holds what the query has read: it was written in each batch, or a backfill has filled it.
+
+        What is noted says so: a table that was taken out of the flow is forgotten, and holds the batches before that alone; a
+        backfill notes those that it has filled when it is through. One that is not noted may come from another query.
+        """
+        epoch = self._checkpoint.epoch
+        if self.knows(table) or epoch is None or not is_filled(table):
+            return self.knows(table)
+        if self._noted() is not None:
+            own = any(commit.kind in (BATCH, SLICE) and commit.epoch == epoch.number for commit in table.history())
+            return not own and last_txid(table.opened(), self._stream(table, epoch)) is None
+        # At an upgrade nothing is noted yet.
+        last, closed = table.last_txid(), self._checkpoint.committed_txid()
+        return last is None or closed is None or last >= closed
+
+    def _stream(self, table: StateTable, epoch: Epoch) -> str:
+        return stream_id(self._checkpoint.flow, table.name, epoch.number)
+
     def holds(self, tables: Iterable[StateTable], batch: int) -> bool:
         """Return whether one of the tables holds a batch (Spark's id) of this epoch."""
         epoch = self._checkpoint.epoch
@@ -234,7 +253,6 @@ class Belonging:
         """Return the last txid of this epoch that a table holds."""
         if not table.exists():
             return None
-        app = stream_id(self._checkpoint.flow, table.name, epoch.number)
         if name.startswith(QUARANTINE):
             # All queries of the flow write it, and not in each batch: only what this one has committed last is told.
             group = f"{QUARANTINE}/{self._checkpoint.folder.name}"
@@ -248,7 +266,7 @@ class Belonging:
             return max(held)
         records = table.history()
         cleaned = bool(records) and records[0].version > 0 and all(record.restored is None for record in records)
-        return last_txid(table.opened(), app) if cleaned else None
+        return last_txid(table.opened(), self._stream(table, epoch)) if cleaned else None
 
     def _check_engine(self, closed: int | None, planned: int) -> None:
         """Refuse where the engine's own files know of batches that Spark's part does not."""

@@ -25,7 +25,7 @@ from pipelines.execution.batch.deferred_signals import unbroken
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.plan_run import Base, PlanRun, Reads
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
-from pipelines.execution.checkpoint.belonging import Belonging, is_filled
+from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.events.hooks import Listener
 from pipelines.execution.protocol.failures import lake_fault, reason_of
@@ -183,8 +183,9 @@ class BoundedRunner:
             for start in range(0, len(able), size):
                 reports |= {report.slice: report for report in self._whole(tuple(able[start : start + size]))}
             with self._checkpoint.committing(_WAIT_SECONDS):
-                # A state that was added, and that every slice was refused to, is not filled by that.
-                filled = [sink.table for sink in self._group.sinks if is_filled(sink.table)]
+                # A state that was added or put back, and that every slice was refused to, is not filled by that.
+                got = {commit.state for report in reports.values() for commit in report.commits}
+                filled = [sink.table for sink in self._group.sinks if sink.name in got or belonging.knows(sink.table)]
                 belonging.note(filled, only_these=False)
         in_order = tuple(reports[slice_name] for slice_name in wanted)
         return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)

@@ -33,7 +33,7 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
 from pipelines.execution.batch.quarantine import table_columns
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
-from pipelines.execution.checkpoint.belonging import Belonging, is_filled
+from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch, StoredAttempts
@@ -331,7 +331,7 @@ class StreamRunner:
         writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch, group=self._group.name), among=self._group.refused)
 
     def _refuse_newcomers(self) -> None:
-        """Refuse a state that was added to a flow that has run, and that no backfill has filled.
+        """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled.
 
         Raises:
             StateBehindError
@@ -340,7 +340,7 @@ class StreamRunner:
             return
         for sink in self._group.sinks:
             # Of windows that begin nothing was late before.
-            if not (sink.is_late or is_filled(sink.table) or self._belonging.knows(sink.table)):
+            if not (sink.is_late or self._belonging.is_filled(sink.table)):
                 raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
 
     def _is_taken(self, txid: int) -> bool:
