@@ -339,6 +339,20 @@ class ChangeoverError(TrideltaError):
         )
 
 
+class ChangedGateError(TrideltaError):
+    """A batch is in some tables, and the gates are others than those that began it: its rows would be lost or counted twice."""
+
+    def __init__(self, flow: str, query: str, txid: int, state: str) -> None:
+        self.flow, self.query, self.txid, self.state = flow, query, txid, state
+        super().__init__(
+            f'flow "{flow}": batch {txid} of "{query}" was cut off and has to be finished by the gates that began it: state '
+            f'"{state}" holds it, and the gates have changed since',
+            hint="put the former gates back, finish the batch (tridelta run "
+            f"{flow} --max-batches 1), and change them then; a batch that fails for good with them is left out: "
+            f"tridelta skip {flow} {txid}",
+        )
+
+
 class SameFlowError(DefinitionError):
     """Two files of a folder define one flow."""
 

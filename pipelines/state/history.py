@@ -64,6 +64,13 @@ class History:
         with self._current():
             return list(self._records)
 
+    def read_up_to(self, version: int) -> list[CommitRecord]:
+        """Return the commits up to a version at least. Newer ones than were read last are looked for if that one is."""
+        with self._lock:
+            if not self._records or self._records[-1].version < version:
+                self._refresh()
+            return list(self._records)
+
     def batches(self) -> list[CommitRecord]:
         """Return the commits of streams since the last reset, oldest first."""
         with self._current():
@@ -103,7 +110,7 @@ class History:
         """Return the replays, and in quarantine the poison batches, that a RESTORE has undone and that are not there again.
 
         Args:
-            since: a version of the table that is known to be right: what counted there, and what has come behind it, is asked for.
+            since: a version that is known to be right; asked for is what counted there, and what has come behind it.
         """
         with self._current():
             later = [commit for commit in self._records if commit.version > since]

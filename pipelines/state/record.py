@@ -45,6 +45,7 @@ class BatchRecord(BaseModel):
         hash: the XOR of the hashes of the rows written (`pipelines.execution.batch.accounts`).
         offsets: where the batch lies in Spark's checkpoint: `batch`, its id there, and `plan`, the digest of its entry in the
             offset log, by which a checkpoint and a table know each other.
+        gates: for `batch`: the digest of what the gates drop that its rows passed; null in those of earlier releases.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
             slice.
@@ -74,6 +75,7 @@ class BatchRecord(BaseModel):
     received_hash: int | None = None
     hash: int | None = None
     offsets: Any = None
+    gates: str | None = None
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     read: dict[str, int] | None = None
     readable_from: int | None = None

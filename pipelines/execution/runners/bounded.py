@@ -223,7 +223,7 @@ class BoundedRunner:
                 files = claims[sink.name].get(slice_)
                 if not files:
                     continue
-                elif all(claims[other.name].get(slice_) for other in others):
+                if all(claims[other.name].get(slice_) for other in others):
                     reason = "it is in there already"
                 elif any(self._asks(other, sink) for other in others):
                     # What it held before the slice, and what it emitted, is gone.
