@@ -58,6 +58,7 @@ class BatchRecord(BaseModel):
             releases).
         claims_of: for `compaction` of quarantine: all claims still alive, by batch group and slice.
         bounds: of a log state: by sum the greatest absolute value that the total of any key may have (`pipelines.state.sums`).
+        states: for `poison`: by name the version of each state that its rows are behind; null in those of earlier releases.
         commit: of a commit by Spark: a name of its own, by which its writer finds it in the log.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
@@ -86,6 +87,7 @@ class BatchRecord(BaseModel):
     group: str | None = None
     claims_of: dict[str, dict[str, tuple[str, ...]]] | None = None
     bounds: dict[str, int] | None = None
+    states: dict[str, int] | None = None
     commit: str | None = None
 
     def dump(self) -> str:

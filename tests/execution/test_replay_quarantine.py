@@ -526,6 +526,31 @@ def test_what_a_backfill_counts_of_a_poison_batch_only_leaves_quarantine(poisone
     assert shop.refused == []
 
 
+@pytest.mark.parametrize("earlier", [False, True], ids=["this release", "earlier release"])
+def test_a_backfill_counts_behind_a_poison_batch_of_a_later_time(poisoned: Shop, earlier: bool) -> None:
+    """The clock was an hour ahead when the batch was refused. An earlier release has kept nothing but the time."""
+    shop = poisoned
+    log = max((shop.lake.quarantine_path("shop") / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    said = json.loads(info["userMetadata"])
+    assert said["kind"] == "poison"
+    info["timestamp"] += 3_600_000
+    if earlier:
+        said.pop("states", None)
+        info["userMetadata"] = json.dumps(said)
+    log.write_text("\n".join(json.dumps(action, separators=(",", ":")) for action in actions))
+    shop.lake = Lake(shop.lake.root)
+    shop.runtime = Runtime(shop.spark, shop.lake)
+    shop.put(("a", 3, "d1"))
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    shop.runtime.backfill(refusing(shop, 9), ["d1"])
+    (lot,) = shop.replay(refusing(shop, 9))
+    assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1, ("a", 7): 1, ("b", 2): 1})
+    assert (lot.landed, lot.counted, sum(lot.left.values())) == ((1, 0, 1) if earlier else (1, 1, 0))
+
+
 # --- tables that were taken back ----------------------------------------------------------------------------------------
 
 
