@@ -314,12 +314,13 @@ class FreshCheckpointError(TrideltaError):
 
 
 class StateBehindError(TrideltaError):
-    """A state is new in a flow that has run: it would hold only what comes from now on, and look whole."""
+    """A state is new in a flow that has run, or was out of it for a while: it would lack batches, and look whole."""
 
     def __init__(self, flow: str, state: str, batches: int) -> None:
         self.flow, self.state, self.batches = flow, state, batches
         super().__init__(
-            f'flow "{flow}": state "{state}" is empty, but the flow has run {batches} batch(es) already, which it would lack',
+            f'flow "{flow}": state "{state}" was added or put back, and the flow has run {batches} batch(es) already, of which '
+            "it would lack some or all",
             hint="backfill its slices first (tridelta backfill), if the flow has slices; or remove the flow's checkpoint and "
             'start over with on_fresh_checkpoint="reset"; or pass on_fresh_checkpoint="continue" to take only what comes now',
         )
@@ -335,6 +336,20 @@ class ChangeoverError(TrideltaError):
             f"begin again: {problem}",
             hint="put the former definition back, and change it while `tridelta watch` runs it, or behind a run with --once: "
             "then it has read what is there",
+        )
+
+
+class ChangedGateError(TrideltaError):
+    """A batch is in some tables, and the gates are others than those that began it: its rows would be lost or counted twice."""
+
+    def __init__(self, flow: str, query: str, txid: int, state: str) -> None:
+        self.flow, self.query, self.txid, self.state = flow, query, txid, state
+        super().__init__(
+            f'flow "{flow}": batch {txid} of "{query}" was cut off and has to be finished by the gates that began it: state '
+            f'"{state}" holds it, and the gates have changed since',
+            hint="put the former gates back, finish the batch (tridelta run "
+            f"{flow} --max-batches 1), and change them then; a batch that fails for good with them is left out: "
+            f"tridelta skip {flow} {txid}",
         )
 
 

@@ -5,6 +5,7 @@ Pure Python: a gate is defined, checked and drawn without Spark and without grea
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -234,6 +235,15 @@ class Gate:
         return tuple(dict.fromkeys(name for check in self.checks for name in check.fields))
 
     @property
+    def decides(self) -> tuple[str, ...]:
+        """Return what decides which rows leave the stream here, in words that are the same in each process; no names."""
+        return tuple(
+            f"{check.expectation} {_words({n: v for n, v in check.kwargs.items() if n not in DESCRIPTIVE})}"
+            for check in self.checks
+            if check.action == "drop"
+        )
+
+    @property
     def drops(self) -> bool:
         """Return whether rows may leave the stream here."""
         return any(check.action == "drop" for check in self.checks)
@@ -250,6 +260,19 @@ class Gate:
         for name in self.fields:
             if name not in fields and name.split(".")[0].strip("`") not in fields:
                 raise FieldError(f"gate {self.name}", name, fields)
+
+
+def _words(value: Any) -> str:
+    """Return a value of an argument as text. The order in a set, and the place of an object in memory, say nothing."""
+    if hasattr(value, "dict") and not isinstance(value, Mapping):  # a Condition of great-expectations
+        value = value.dict()
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{name}: {_words(part)}' for name, part in value.items()))}}}"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_words, value)))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_words, value))}]"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def as_checks(items: Iterable[Any]) -> tuple[Check, ...]:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from io import StringIO
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from pipelines.errors import ReadPointError
 from pipelines.places.location import Location, Place
 from pipelines.state.damage import check_commit
 from pipelines.state.delta_log import Mark, commit_file, commit_mark, versions
-from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
+from pipelines.state.record import (
+    BATCH,
+    COMPACTION,
+    FORGOTTEN,
+    POISON,
+    REPLAY,
+    RESET,
+    SLICE,
+    CommitRecord,
+    parse_commit,
+)
 
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMN", "ADD COLUMNS")
 """Delta's operations that change no row."""
@@ -54,6 +64,13 @@ class History:
         with self._current():
             return list(self._records)
 
+    def read_up_to(self, version: int) -> list[CommitRecord]:
+        """Return the commits up to a version at least. Newer ones than were read last are looked for if that one is."""
+        with self._lock:
+            if not self._records or self._records[-1].version < version:
+                self._refresh()
+            return list(self._records)
+
     def batches(self) -> list[CommitRecord]:
         """Return the commits of streams since the last reset, oldest first."""
         with self._current():
@@ -66,10 +83,11 @@ class History:
             version: of the table, whose log is still there; None: its last one.
         """
         with self._current():
-            if version is None:
-                return list(self._counting)
-            earlier = History(self._name, self._path)
-            earlier._records = [commit for commit in self._records if commit.version <= version]
+            return list(self._counting) if version is None else self._counting_at(version)
+
+    def _counting_at(self, version: int) -> list[CommitRecord]:
+        earlier = History(self._name, self._path)
+        earlier._records = [commit for commit in self._records if commit.version <= version]
         for commit in earlier._records:
             earlier._count(commit)
         return earlier._counting
@@ -87,6 +105,19 @@ class History:
             held = {commit.txid for commit in self._batches if commit.epoch == epoch}
             ever = {commit.txid for commit in self._records if commit.kind == BATCH and commit.epoch == epoch}
             return {txid for txid in ever - held if txid is not None}
+
+    def undone_besides(self, since: int) -> list[str]:
+        """Return the replays, and in quarantine the poison batches, that a RESTORE has undone and that are not there again.
+
+        Args:
+            since: a version that is known to be right; asked for is what counted there, and what has come behind it.
+        """
+        with self._current():
+            later = [commit for commit in self._records if commit.version > since]
+            if all(commit.restored is None for commit in later):
+                return []
+            undone = _besides([*self._counting_at(since), *later]) - _besides(self._counting)
+        return sorted({one.what for one in undone})
 
     def last_batch(self) -> CommitRecord | None:
         """Return the last commit of a stream since the last reset."""
@@ -257,6 +288,32 @@ class History:
             f"it is too old: versions from {oldest.version} on are kept ({oldest.time:%Y-%m-%d %H:%M} UTC{batch})",
             hint="read a later one; keep more with a longer retention of checkpoint_compaction_job (retention_hours)",
         )
+
+
+class _Besides(NamedTuple):
+    """A replay, or a poison batch; these count their txids per batch group and epoch."""
+
+    what: str
+    group: str | None = None
+    epoch: int | None = None
+
+
+def _besides(commits: Iterable[CommitRecord]) -> set[_Besides]:
+    """Return the replays and the poison batches whose rows commits have put in, and have not taken out again."""
+    found: set[_Besides] = set()
+    for commit in commits:
+        poison = f"poison batch {commit.txid}"
+        if commit.kind == REPLAY and commit.record is not None:
+            found.add(_Besides(f"replay {commit.record.replay}"))
+        elif commit.kind == POISON:
+            found.add(_Besides(poison, commit.group, commit.epoch))
+        elif commit.kind == RESET:
+            found = {one for one in found if commit.group and one.group != commit.group}
+        elif commit.kind == FORGOTTEN:
+            # It has come through; below 0 all have, for the stream begins again.
+            gone = {one for one in found if one.what == poison or (commit.txid == -1 and one.epoch is not None)}
+            found -= {one for one in gone if one.group == commit.group}
+    return found
 
 
 def _keeps_rows(commit: CommitRecord) -> bool:

@@ -75,6 +75,10 @@ class OpenTable:
             self._known = commit_mark(self._path, table.version())
         return table
 
+    def as_read(self) -> KnownTable:
+        """Return the table as it was given last: newer commits are not looked for."""
+        return self._table or self.now()
+
     def noted(self, before: int, carried: Mapping[str, int]) -> None:
         """Take note of a commit that was made through the table.
 

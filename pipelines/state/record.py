@@ -17,6 +17,8 @@ RESTORE = "RESTORE"
 UNCHANGED = "unchanged"
 """In a commit's info: it stands for a MERGE that changed nothing."""
 BATCH, SLICE, COMPACTION, RESET, REPLAY = "batch", "slice", "compaction", "reset", "replay"
+POISON, FORGOTTEN = "poison", "reset_batch"
+"""In quarantine: the rows of a poison batch come in, and go, for the batch has come through."""
 
 GENERATION = 64
 """Txids a generation: compaction works on closed generations while the stream appends to the open one."""
@@ -43,6 +45,7 @@ class BatchRecord(BaseModel):
         hash: the XOR of the hashes of the rows written (`pipelines.execution.batch.accounts`).
         offsets: where the batch lies in Spark's checkpoint: `batch`, its id there, and `plan`, the digest of its entry in the
             offset log, by which a checkpoint and a table know each other.
+        gates: for `batch`: the digest of what the gates drop that its rows passed; null in those of earlier releases.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
             slice.
@@ -55,6 +58,7 @@ class BatchRecord(BaseModel):
             releases).
         claims_of: for `compaction` of quarantine: all claims still alive, by batch group and slice.
         bounds: of a log state: by sum the greatest absolute value that the total of any key may have (`pipelines.state.sums`).
+        states: for `poison`: by name the version of each state that its rows are behind; null in those of earlier releases.
         commit: of a commit by Spark: a name of its own, by which its writer finds it in the log.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
@@ -72,6 +76,7 @@ class BatchRecord(BaseModel):
     received_hash: int | None = None
     hash: int | None = None
     offsets: Any = None
+    gates: str | None = None
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     read: dict[str, int] | None = None
     readable_from: int | None = None
@@ -82,6 +87,7 @@ class BatchRecord(BaseModel):
     group: str | None = None
     claims_of: dict[str, dict[str, tuple[str, ...]]] | None = None
     bounds: dict[str, int] | None = None
+    states: dict[str, int] | None = None
     commit: str | None = None
 
     def dump(self) -> str:

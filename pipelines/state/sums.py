@@ -9,7 +9,7 @@ seen: its plan refuses partial values beyond an allowance, by which the bound gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +30,7 @@ from pipelines.state.snapshot import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from pipelines.state.record import CommitRecord
     from pipelines.state.table import StateTable
 
 _NAMED_KEYS = 200
@@ -38,6 +39,17 @@ Key = tuple[Any, ...]
 _COUNTING = (BATCH, SLICE, REPLAY)
 Bounds = dict[str, int]
 """By value column the bound, in units of its last digit."""
+
+
+class Room(NamedTuple):
+    """The bounds behind a commit, worked out ahead of it.
+
+    Attributes:
+        version: of the table that they were worked out for.
+    """
+
+    version: int
+    bounds: Bounds
 
 
 class StateOverflowError(BatchError):
@@ -121,7 +133,12 @@ def summed(declared: StateSchema, schema: pa.Schema) -> dict[str, Summed]:
 
 
 def checked_bounds(
-    table: DeltaTable, state: StateTable, declared: StateSchema, rows: pa.Table, gone: str | None
+    table: DeltaTable,
+    state: StateTable,
+    declared: StateSchema,
+    rows: pa.Table,
+    gone: str | None,
+    history: Sequence[CommitRecord] | None = None,
 ) -> Bounds | None:
     """Return the bounds behind a commit; None for a state without sums.
 
@@ -129,6 +146,7 @@ def checked_bounds(
         table: the snapshot that commits.
         rows: all columns of the table.
         gone: the rows that the commit removes, as a condition.
+        history: of the table up to the snapshot; None: it is looked for.
 
     Raises:
         StateOverflowError: a total would not fit.
@@ -136,7 +154,7 @@ def checked_bounds(
     sums = summed(declared, rows.schema)
     if not sums:
         return None
-    known, added = _known(table, state), _greatest(rows, sums)
+    known, added = _known(table, state.history() if history is None else history), _greatest(rows, sums)
     if known is not None and known.keys() == sums.keys():
         # A key may come once for each slice.
         slices = max(1, len(pc.unique(rows[SLICE_COLUMN])))
@@ -202,7 +220,7 @@ def allowances(table: DeltaTable, state: StateTable, declared: StateSchema) -> I
     sums = summed(declared, pa.schema(list(snapshot.types.items())))
     if not sums:
         return
-    known = _known(table, state)
+    known = _known(table, state.history())
     limits = {name: _limit(sum_column.kind) for name, sum_column in sums.items()}
     if known is None or known.keys() != sums.keys() or any(known[name] > limits[name] // 2 for name in sums):
         known = _greatest_totals(snapshot, declared, sums, snapshot.live)
@@ -220,9 +238,9 @@ def _spark_type(kind: pa.DataType) -> str:
     return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else "bigint"
 
 
-def _known(table: DeltaTable, state: StateTable) -> Bounds | None:
+def _known(table: DeltaTable, history: Sequence[CommitRecord]) -> Bounds | None:
     """Return the bounds that the last commit which counts rows has recorded; None: it has not."""
-    for commit in reversed(state.history()):
+    for commit in reversed(history):
         if commit.version > table.version():
             continue
         if commit.kind in _COUNTING:

@@ -24,12 +24,12 @@ from pipelines.errors import DefinitionError, StateSchemaError
 from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.far_times import dates_named
-from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
+from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.open_table import OpenTable
-from pipelines.state.record import BATCH, RESET, BatchRecord, generation
+from pipelines.state.record import BATCH, FORGOTTEN, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
@@ -43,7 +43,7 @@ from pipelines.state.schema import (
     StateSchema,
     table_schema,
 )
-from pipelines.state.sums import TOO_LARGE, StateOverflowError, allowances, checked_bounds
+from pipelines.state.sums import TOO_LARGE, Room, StateOverflowError, allowances, checked_bounds
 from pipelines.state.turns import LateWriterError, Transactions, Turn, last_txid
 
 if TYPE_CHECKING:
@@ -154,7 +154,14 @@ class StateWriter(TableKeeper):
         return known and self.declared.kind == TRANSACTIONAL
 
     def commit_batch(
-        self, rows: pa.Table | DataFrame, record: BatchRecord, app_id: str, *, known: bool, seen: int | None = None
+        self,
+        rows: pa.Table | DataFrame,
+        record: BatchRecord,
+        app_id: str,
+        *,
+        known: bool,
+        seen: int | None = None,
+        room: Room | None = None,
     ) -> int:
         """Commit a batch as the state's kind and layout ask for, in one Delta commit.
 
@@ -171,6 +178,7 @@ class StateWriter(TableKeeper):
             app_id: the stream's transaction id.
             known: whether the table holds this txid already (`committed`, or for non-transactional states the history).
             seen: the version of the table that the rows were made for; None: that is not looked at.
+            room: what `room` has returned for the rows.
 
         Returns:
             The table version.
@@ -193,16 +201,44 @@ class StateWriter(TableKeeper):
 
             rows = to_arrow(rows)
         if isinstance(rows, pa.Table):
-            return (self._merge_arrow if merges else self._append_arrow)(rows, record, judge, replaces)
+            if merges:
+                return self._merge_arrow(rows, record, judge, replaces)
+            return self._append_arrow(rows, record, judge, replaces, room)
         return (self._merge_spark if merges else self._append_spark)(rows, record, judge, replaces)
 
     def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None) -> int:
         """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version."""
         return self._append_arrow(rows, record, self._judge(record, app_id))
 
-    def _append_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
+    def room(self, rows: pa.Table, txid: int, *, known: bool) -> Room | None:
+        """See ahead of all commits of a batch that its totals fit; of a small result, with no look at the log beyond `standing`.
+
+        Args:
+            rows: as in `commit_batch`; further columns are ignored.
+            known: whether the table holds this txid already.
+
+        Returns:
+            What `commit_batch` need not work out again; None for a state without sums.
+
+        Raises:
+            StateOverflowError
+        """
+        if self.declared.layout != LOG or self.skips(known):
+            return None
+        table = self._open.as_read()
+        where = _own_rows(txid) if known and self.declared.kind == OPAQUE else None
+        history = self.table.commits.read_up_to(table.version())
+        given = self._complete(table, rows, txid, txid)
+        bounds = checked_bounds(table, self.table, self.declared, given, where, history)
+        return None if bounds is None else Room(table.version(), bounds)
+
+    def _append_arrow(
+        self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False, room: Room | None = None
+    ) -> int:
         where = _own_rows(record.txid) if replaces else None
-        return self._write(lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where)
+        return self._write(
+            lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where, room=room
+        )
 
     def _append_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
         """Append a batch's frame where it lies; `record.rows` is not known before."""
@@ -411,7 +447,7 @@ class StateWriter(TableKeeper):
     def forget_rows(self, txid: int, where: str, group: str) -> None:
         """Quarantine only: remove the rows of a txid that a condition names, if there are any."""
         if self.table.count(where):
-            record = BatchRecord(kind=RESET + "_batch", flow=self.declared.flow, txid=txid, group=group)
+            record = BatchRecord(kind=FORGOTTEN, flow=self.declared.flow, txid=txid, group=group)
             given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
             self._commit(lambda table, carried: table.delete(where, **given), self._judge(record, None), _TRIES)
 
@@ -495,10 +531,12 @@ class StateWriter(TableKeeper):
         judge: _Judge,
         where: str | None = None,
         tries: int = 1,
+        room: Room | None = None,
     ) -> int:
         def write(table: DeltaTable, carried: Transactions) -> None:
             given = rows(table)
-            bounds = checked_bounds(table, self.table, self.declared, given, where)
+            fits = room is not None and room.version == table.version()
+            bounds = room.bounds if room and fits else checked_bounds(table, self.table, self.declared, given, where)
             said = record.model_copy(update={"rows": given.num_rows, "bounds": bounds})
             with dates_named(self.table.name, given):
                 write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal

@@ -276,6 +276,47 @@ def test_a_state_of_another_name_in_a_flow_of_one_state(spark: SparkSession, tmp
     assert caught.value.state == "other"
 
 
+def test_a_state_that_is_taken_out_of_a_flow_and_put_back(spark: SparkSession, tmp_path: Path) -> None:
+    def counts(*states: str) -> TridentTopology:
+        topology = TridentTopology("counts")
+        stream = topology.new_stream("s", JsonFiles(tmp_path / "in", SCHEMA), slice_by="day")
+        for state in states:
+            stream.group_by("key").persistent_aggregate(DeltaState(state), Count(), "c")
+        return topology
+
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "two"):
+            raise KeyboardInterrupt
+
+    lake = Lake(tmp_path / "lake")
+    runtime = Runtime(spark, lake)
+    arrive(tmp_path / "in", 0, 1)
+    runtime.catch_up(counts("one", "two"))
+    arrive(tmp_path / "in", 2)
+    runtime.catch_up(counts("one"))
+    arrive(tmp_path / "in", 3)
+    with pytest.raises(StateBehindError) as caught:
+        runtime.catch_up(counts("one", "two"))
+    assert caught.value.state == "two"
+    # A backfill that is cut off has filled a part of it alone.
+    with pytest.raises(KeyboardInterrupt):
+        Runtime(spark, lake, listeners=[kill]).backfill(counts("one", "two"), ["d0", "d1"])
+    with pytest.raises(StateBehindError):
+        runtime.catch_up(counts("one", "two"))
+    runtime.backfill(counts("one", "two"), ["d0", "d1"])
+    arrive(tmp_path / "in", 4)
+    runtime.catch_up(counts("one", "two"))
+    assert [lake.state(state).get([{"key": "k"}])[0]["c"] for state in ("one", "two")] == [10, 10]
+    assert len(runtime.catch_up(counts("one", "two")).batches) == 0
+    # Filled by a backfill alone, and taken out again before a batch has come.
+    runtime.backfill(counts("one", "two", "three"), ["d0", "d1"])
+    runtime.catch_up(counts("one", "two", "three"))
+    arrive(tmp_path / "in", 5)
+    runtime.catch_up(counts("one", "two"))
+    with pytest.raises(StateBehindError):
+        runtime.catch_up(counts("one", "two", "three"))
+
+
 @pytest.mark.parametrize(
     ("damage", "expected"), [("older checkpoint", CheckpointBehindError), ("restored", TableBehindError)]
 )

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution.runners.bounded import SliceOfMapError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.runners.bounded import BoundedRunner, SliceOfMapError
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import CombinerAggregator, Count, DeltaState, ReducerAggregator, Sum, TridentTopology
 
@@ -74,6 +75,50 @@ def test_a_backfill_that_is_killed_behind_a_map_is_made_whole_by_the_next(spark:
     with pytest.raises(SliceOfMapError, match="of other files"):
         runtime.backfill(flow(), ["d2"])
     assert held() == (11, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "moment", "beside", "reason", "held"),
+    [
+        (Checkpoint, "rewriting", "backfill", "in there already", 1),
+        (Checkpoint, "rewriting", "stream", "its stream has counted", 11),
+        (BoundedRunner, "_work_out", "stream", "its stream has counted", 11),
+    ],
+)
+def test_a_map_gets_no_slice_that_another_process_has_just_counted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    where: type, moment: str, beside: str, reason: str, held: int,
+) -> None:  # fmt: skip
+    """What the other one does while this one waits for the lock, or right behind the working out."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, (day, v) in enumerate((("d1", 1), ("d2", 10))):
+        (folder / f"{number}.json").write_text(json.dumps({"day": day, "k": "a", "v": v}))
+
+    def flow() -> TridentTopology:
+        topology = TridentTopology("keys")
+        rows = topology.new_stream("rows", JsonFiles(folder, "day string, k string, v bigint"), slice_by="day")
+        rows.group_by("k").persistent_aggregate(DeltaState("counts"), Count(), "n")
+        rows.group_by("k").persistent_aggregate(DeltaState("sums"), "v", OwnSum(), "s")
+        return topology
+
+    was = getattr(where, moment)
+
+    def late(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(where, moment, was)
+        found = was(*given, **named) if moment == "_work_out" else None
+        other = Runtime(spark, Lake(tmp_path / "lake"))
+        other.backfill(flow(), ["d1"]) if beside == "backfill" else other.catch_up(flow())
+        return found or was(*given, **named)
+
+    monkeypatch.setattr(where, moment, late)
+    with pytest.raises(SliceOfMapError, match=reason):
+        Runtime(spark, Lake(tmp_path / "lake")).backfill(flow(), ["d1"])
+    lake = Lake(tmp_path / "lake")
+    assert lake.state("sums").scan()["s"].to_pylist() == [held]
+    assert {commit.kind for commit in lake.state("counts").commits.batches()} == ({"batch"} if held > 1 else set())
+    assert lake.state("counts").get([{"k": "a"}])[0]["n"] == (2 if held > 1 else 1)
 
 
 @pytest.mark.slow

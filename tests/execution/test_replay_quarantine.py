@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import GateError, PoisonBatchError, TrideltaError, UnknownStateError
+from pipelines.execution.checkpoint.belonging import TableBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.replays.record import LotReport, Records
 from pipelines.execution.replays.runner import UNDECIDED, look
@@ -522,6 +524,85 @@ def test_what_a_backfill_counts_of_a_poison_batch_only_leaves_quarantine(poisone
     shop.runtime.catch_up(refusing(shop, 9))
     assert shop.rows == Counter({("a", 1): 1, ("a", 7): 1, ("b", 2): 1})
     assert shop.refused == []
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["this release", "earlier release"])
+def test_a_backfill_counts_behind_a_poison_batch_of_a_later_time(poisoned: Shop, earlier: bool) -> None:
+    """The clock was an hour ahead when the batch was refused. An earlier release has kept nothing but the time."""
+    shop = poisoned
+    log = max((shop.lake.quarantine_path("shop") / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    said = json.loads(info["userMetadata"])
+    assert said["kind"] == "poison"
+    info["timestamp"] += 3_600_000
+    if earlier:
+        said.pop("states", None)
+        info["userMetadata"] = json.dumps(said)
+    log.write_text("\n".join(json.dumps(action, separators=(",", ":")) for action in actions))
+    shop.lake = Lake(shop.lake.root)
+    shop.runtime = Runtime(shop.spark, shop.lake)
+    shop.put(("a", 3, "d1"))
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    shop.runtime.backfill(refusing(shop, 9), ["d1"])
+    (lot,) = shop.replay(refusing(shop, 9))
+    assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1, ("a", 7): 1, ("b", 2): 1})
+    assert (lot.landed, lot.counted, sum(lot.left.values())) == ((1, 0, 1) if earlier else (1, 1, 0))
+
+
+# --- tables that were taken back ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["quarantine", "rows"])
+def test_a_table_that_is_taken_back_behind_a_replay_is_refused(shop: Shop, table: str) -> None:
+    shop.put(("a", 1, "d1"), ("a", 7, "d1"))
+    shop.runtime.catch_up(shop.flow(3))
+    state = shop.lake.quarantine_path("shop") if table == "quarantine" else shop.lake.state_path(table)
+    version = DeltaTable(str(state)).version()
+    assert [one.landed for one in shop.replay(shop.flow(9))] == [1]
+    DeltaTable(str(state)).restore(version)
+    shop.put(("b", 8, "d1"))
+    for run in (shop.runtime.catch_up, shop.runtime.replay_quarantine):
+        with pytest.raises(TableBehindError, match="a RESTORE has undone its replay 1") as caught:
+            run(shop.flow(3))
+    assert "a RESTORE is undone by a RESTORE" in caught.value.hint
+    DeltaTable(str(state)).restore(version + 1)
+    # Known to the start now, and taken back behind it; what a stream notes meanwhile does not hide it.
+    shop.runtime.catch_up(shop.flow(3))
+    assert (shop.rows, shop.refused) == (Counter({("a", 1): 1, ("a", 7): 1}), [("high", "most", 8)])
+    DeltaTable(str(state)).restore(version)
+    with pytest.raises(TableBehindError):
+        shop.runtime.catch_up(shop.flow(3))
+    assert set(adopt(shop.lake, shop.flow(3))) == {"sales"}
+    assert adopt(shop.lake, shop.flow(3)) == {}
+    shop.runtime.catch_up(shop.flow(3))
+
+
+def test_a_quarantine_that_is_taken_back_behind_a_poison_batch_is_refused(shop: Shop) -> None:
+    shop.put(("a", 1, "d1"), raw=["{"])
+    shop.runtime.catch_up(refusing(shop, 3))
+    quarantine = DeltaTable(str(shop.lake.quarantine_path("shop")))
+    version = quarantine.version()
+    shop.put(("a", 7, "d1"))
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(refusing(shop, 3))
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    quarantine.update_incremental()
+    quarantine.restore(version)
+    with pytest.raises(TableBehindError, match="a RESTORE has undone its poison batch 1"):
+        shop.runtime.catch_up(refusing(shop, 3))
+    quarantine.restore(version + 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    # A batch that has come through has given its rows back, so none are lost.
+    shop.put(("a", 8, "d1"))
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(refusing(shop, 3))
+    shop.runtime.catch_up(refusing(shop, 9))
+    quarantine.update_incremental()
+    quarantine.restore(version + 3)
+    shop.runtime.catch_up(refusing(shop, 9))
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------

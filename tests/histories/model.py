@@ -187,6 +187,13 @@ class Group:
         txid = self.first + self.finished
         return self.begun and (txid in self.poison or any(sink.holds(self.epoch, txid) for sink in self.sinks))
 
+    @property
+    def cut(self) -> bool:
+        """Whether some states hold the batch that is begun and others do not; the one that comes later may not be there yet."""
+        txid = self.first + self.finished
+        held = {sink.holds(self.epoch, txid) for sink in self.sinks if sink.name != "further"}
+        return txid not in self.skipped and len(held) > 1
+
     def waiting(self) -> list[str]:
         """The files that no batch has taken, in the order of their times."""
         taken = {name for names in self.planned for name in names}
@@ -284,7 +291,7 @@ class Model:
         sinks = self.sinks(group)
         if not group.fresh:
             others = any(sink.txids for sink in sinks)
-            new = [sink for sink in sinks if not sink.txids and not sink.slices and sink.name not in group.known]
+            new = [sink for sink in sinks if not sink.txids and sink.name not in group.known]
             if on_fresh == "refuse" and group.finished and others and new:
                 raise Refusal("StateBehindError")
             group.known = {sink.name for sink in sinks}
@@ -421,9 +428,14 @@ class Model:
             whole = [slice_ for slice_ in wanted if all(other.claims.get(slice_) for other in others)]
             if sink.is_map and (sink.txids or any(sink.claims.get(slice_) for slice_ in whole)):
                 raise Refusal("SliceOfMapError")
-        alone = any(sink.is_map for sink in self.sinks(group))
+        alone, before = (
+            any(sink.is_map for sink in self.sinks(group)),
+            {s.name: len(s.slices) for s in self.sinks(group)},
+        )
         for part in [[one] for one in wanted] if alone else [wanted]:
             yield from self._slices(group, part)
+        # One that is cut off before has filled nothing to the end.
+        group.known |= {sink.name for sink in self.sinks(group) if len(sink.slices) > before[sink.name]}
 
     def _slices(self, group: Group, slices: list[str]) -> Iterator[Event]:
         rows = group.rows(tuple(group.files))

@@ -327,6 +327,16 @@ def _land(play: Play, one: Refused, entries: dict[int, list[Entry]]) -> None:
 
 
 def change(play: Play, **rules: Any) -> None:
-    """Another gate, a further column, a further state, another size of batches; not in the middle of a half-made batch."""
+    """Another gate, a further column, a further state, another size of batches; amid a half-made batch a gate is refused."""
     if not any(group.half for group in play.model.groups):
         play.model.rules = changed(play.model.rules, **rules)
+        return
+    cut = next((group for group in play.model.groups if group.cut), None)
+    former, others = play.model.rules, changed(play.model.rules, **rules)
+    # Of a log that was cleaned nobody knows the gates.
+    if cut is None or cut.fresh or others.most == former.most or play.model.vacuumed:
+        return
+    play.model.rules = changed(former, most=others.most)
+    outcome = play.world.run(play.catching_up())
+    play.follow(play.streams_before(cut, "ChangedGateError"), outcome, "another gate in the middle of a batch")
+    play.model.rules = former

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from pipelines.errors import BadNameError, FieldError, FunctionError, GateError
 from pipelines.graph.expressions import fields_of_sql
-from pipelines.quality import CheckResult, Gate, GateResult, drop, fail, warn
+from pipelines.quality import Check, CheckResult, Gate, GateResult, drop, fail, warn
 from pipelines.quality.conditions import condition_fields, parse_condition
 
 
@@ -20,6 +21,27 @@ def test_the_prefix_may_be_left_out_and_the_name_is_made_up() -> None:
     assert check.expectation == "expect_column_values_to_not_be_null"
     assert check == drop("expect_column_values_to_not_be_null", column="delay")
     assert (check.action, check.name, check.fields) == ("drop", "values_to_not_be_null(delay)", ("delay",))
+
+
+def test_what_decides_which_rows_leave_the_stream() -> None:
+    """The same in each process, for the batch record keeps a digest of it."""
+
+    def decides(*checks: Check, name: str = "g") -> tuple[str, ...]:
+        return Gate(name, checks).decides
+
+    among = drop("column_values_to_be_in_set", column="k", value_set={"a", "b", "c"})
+    assert decides(among) == ("expect_column_values_to_be_in_set {column: 'k', value_set: {'a', 'b', 'c'}}",)
+    assert decides(replace(among, name="other"), warn("column_values_to_not_be_null", column="k"), name="h") == decides(
+        among
+    )
+    assert decides(drop(among.expectation, meta={"by": "me"}, **among.kwargs)) == decides(among)
+    assert decides(replace(among, action="fail")) == ()
+    assert decides(drop(among.expectation, column="k", value_set={"a", "b"})) != decides(among)
+    condition = SimpleNamespace(dict=lambda: {"type": "pass_through", "pass_through_filter": "v > 1"})
+    (words,) = decides(replace(among, kwargs={"column": "k", "row_condition": condition, "value_set": [object()]}))
+    assert words.endswith(
+        "{column: 'k', row_condition: {pass_through_filter: 'v > 1', type: 'pass_through'}, value_set: [<object object>]}"
+    )
 
 
 def test_an_unknown_type_names_the_nearest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -104,6 +105,7 @@ class BatchGroup:
         self.refused = rows_of(topology, self.name, [spout.stream for spout in spouts])
         self.waves = self._in_waves()
         self.last_gates = self._last_gates()
+        self.gates = self._digest_of_gates()
         self.queries_states = any(
             isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
             for node in topology.graph
@@ -128,6 +130,13 @@ class BatchGroup:
         gates = [n.id for n in graph if n.id in ways and isinstance(n, nodes.GateNode) and n.gate.drops]
         ahead = {node.id for gate in gates for node in graph.ancestors(gate) if node.id != gate}
         return tuple(gate for gate in gates if gate not in ahead)
+
+    def _digest_of_gates(self) -> str:
+        """Return a digest of what the gates drop on the way to the states, by which a batch knows the gates that began it."""
+        graph = self.topology.graph
+        ways = {node.id for sink in self.sinks for node in graph.ancestors(sink.node.id)} & self.reach
+        decide = [n.gate.decides for n in graph if n.id in ways and isinstance(n, nodes.GateNode) and n.gate.decides]
+        return hashlib.blake2b(json.dumps(decide).encode(), digest_size=8).hexdigest()
 
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""

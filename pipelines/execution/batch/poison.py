@@ -19,7 +19,7 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import arrow_frame
-from pipelines.state.record import BatchRecord
+from pipelines.state.record import POISON, BatchRecord
 from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ class PoisonRows:
         rows = of_group(refused.toArrow(), group.name)
         writer.prepare(table_columns())
         record = BatchRecord(
-            kind="poison",
+            kind=POISON,
             flow=group.topology.name,
             epoch=epoch.number,
             txid=batch.txid,
             attempt=batch.attempt,
             received=rows.num_rows,
             group=group.name,
+            # Times of two tables do not compare: a clock may have been set back between their commits.
+            states={sink.name: sink.table.version() for sink in group.sinks},
         )
         writer.replace_rows(rows, record, poison_rows(group.refused, batch.txid))
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pipelines.execution.batch.group_sources import Frames
     from pipelines.execution.checkpoint.engine_files import Epoch
     from pipelines.execution.events.hooks import Listener
+    from pipelines.state.sums import Room
     from pipelines.state.table import StateTable
 
 # Up to so many rows per commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
@@ -261,11 +262,13 @@ class StreamBatch:
             frames = self._frames(attempt, run, [sink.node.id for sink in in_time], claimed)
         small = [sink for sink in in_time if self._is_small(sink, attempt.position)]
         results = self._compute(run, small, frames, attempt.position)
-        # All is computed before the first commit; the commits follow one another in topological order.
+        # All is computed before the first commit, and what does not fit is refused, so that no state has the batch; the first
+        # one sees to itself. The commits follow one another in topological order.
+        rooms = {sink.name: self._room(attempt, sink, results) for sink in in_time[1:]}
         done = []
         for sink in in_time:
             if sink.name in results:
-                done.append(self._commit_arrow(attempt, run, sink, *results[sink.name]))
+                done.append(self._commit_arrow(attempt, run, sink, *results[sink.name], rooms.get(sink.name)))
             elif sink.is_channel:
                 done.append(self._commit_large_channel(attempt, run, sink, frames[sink.node.id]))
             else:
@@ -273,6 +276,16 @@ class StreamBatch:
         for sink in late:
             done.append(self._commit_late(attempt, run, sink, claimed))
         return done
+
+    def _room(self, attempt: _Attempt, sink: Sink, results: Mapping[str, tuple[pa.Table, float]]) -> Room | None:
+        """See that a state's small results fit its totals.
+
+        Raises:
+            StateOverflowError
+        """
+        if sink.name not in results:
+            return None
+        return sink.writer.room(results[sink.name][0], attempt.batch.txid, known=attempt.known[sink.name])
 
     def _commit_late(self, attempt: _Attempt, run: PlanRun, sink: Sink, claimed: Claims) -> StateCommit:
         """Commit the late events, behind the others: they are computed only if the counts say that there are any."""
@@ -359,12 +372,13 @@ class StreamBatch:
             received_hash=counts.get(XOR),
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
+            gates=self._group.gates,
             clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
             windows={**named.state.to_json(), "query": self._group.name} if named is not None else None,
         )
 
     def _commit_arrow(
-        self, attempt: _Attempt, run: PlanRun, sink: Sink, result: pa.Table, seconds: float
+        self, attempt: _Attempt, run: PlanRun, sink: Sink, result: pa.Table, seconds: float, room: Room | None = None
     ) -> StateCommit:
         started = time.monotonic()
         ready = prepared(result, sink.node)
@@ -378,18 +392,18 @@ class StreamBatch:
             rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows
             rows = with_clock(rows, self._watermark(sink, clocks))
         record = self._record(attempt, run.counts, rows.num_rows, ready.hash, clocks)
-        version = self._write(attempt, sink, rows, record)
+        version = self._write(attempt, sink, rows, record, room)
         self._sizes[sink.name] = result.num_rows
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
-    def _write(self, attempt: _Attempt, sink: Sink, rows: Any, record: BatchRecord) -> int:
+    def _write(self, attempt: _Attempt, sink: Sink, rows: Any, record: BatchRecord, room: Room | None = None) -> int:
         """Commit rows (Arrow, or a frame) to a state. Return the version."""
         app_id, known, seen = self._app_id(sink.name), attempt.known[sink.name], self._seen[sink.name]
         return self._announced.commit(
             sink.name,
             attempt.batch.txid,
             sink.writer,
-            lambda: sink.writer.commit_batch(rows, record, app_id, known=known, seen=seen),
+            lambda: sink.writer.commit_batch(rows, record, app_id, known=known, seen=seen, room=room),
         )
 
     def _clocks(self, attempt: _Attempt, run: PlanRun, sink: Sink, latest: int | None) -> dict[str, int]:

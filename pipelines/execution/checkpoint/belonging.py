@@ -136,6 +136,12 @@ class Belonging:
         if noted != known:
             write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
 
+    def note_on(self, table: StateTable) -> None:
+        """Write down how far a table has come; not one that was taken back since the start, which the next one is to see."""
+        known = self.known().get(self._name(table) or "")
+        if known is None or not table.commits.undone_besides(known.version):
+            self.note([table], only_these=False)
+
     def keep(self, tables: Iterable[StateTable]) -> None:
         """Forget tables that the query writes no longer: another one may go on with them."""
         names, known = {self._name(table) for table in tables}, self.known()
@@ -173,6 +179,25 @@ class Belonging:
     def knows(self, table: StateTable) -> bool:
         """Return whether a table is noted."""
         return self._name(table) in self.known()
+
+    def is_filled(self, table: StateTable) -> bool:
+        """Return whether a table holds what the query has read: it was written in each batch, or a backfill has filled it.
+
+        What is noted says so: a table that was taken out of the flow is forgotten, and holds the batches before that alone; a
+        backfill notes those that it has filled when it is through. One that is not noted may come from another query.
+        """
+        epoch = self._checkpoint.epoch
+        if self.knows(table) or epoch is None or not is_filled(table):
+            return self.knows(table)
+        if self._noted() is not None:
+            own = any(commit.kind in (BATCH, SLICE) and commit.epoch == epoch.number for commit in table.history())
+            return not own and last_txid(table.opened(), self._stream(table, epoch)) is None
+        # At an upgrade nothing is noted yet.
+        last, closed = table.last_txid(), self._checkpoint.committed_txid()
+        return last is None or closed is None or last >= closed
+
+    def _stream(self, table: StateTable, epoch: Epoch) -> str:
+        return stream_id(self._checkpoint.flow, table.name, epoch.number)
 
     def holds(self, tables: Iterable[StateTable], batch: int) -> bool:
         """Return whether one of the tables holds a batch (Spark's id) of this epoch."""
@@ -228,7 +253,6 @@ class Belonging:
         """Return the last txid of this epoch that a table holds."""
         if not table.exists():
             return None
-        app = stream_id(self._checkpoint.flow, table.name, epoch.number)
         if name.startswith(QUARANTINE):
             # All queries of the flow write it, and not in each batch: only what this one has committed last is told.
             group = f"{QUARANTINE}/{self._checkpoint.folder.name}"
@@ -242,7 +266,7 @@ class Belonging:
             return max(held)
         records = table.history()
         cleaned = bool(records) and records[0].version > 0 and all(record.restored is None for record in records)
-        return last_txid(table.opened(), app) if cleaned else None
+        return last_txid(table.opened(), self._stream(table, epoch)) if cleaned else None
 
     def _check_engine(self, closed: int | None, planned: int) -> None:
         """Refuse where the engine's own files know of batches that Spark's part does not."""
@@ -311,6 +335,9 @@ class Belonging:
         undone = sorted(txid for txid in table.commits.undone(epoch.number) if txid >= since)
         if undone:
             return f"a RESTORE has undone its txid{'s' * (len(undone) > 1)} {', '.join(map(str, undone[:5]))}"
+        besides = table.commits.undone_besides(known.version) if known is not None else []
+        if besides:
+            return f"a RESTORE has undone its {', '.join(besides[:5])}"
         if known is not None and table.version() < known.version:
             return f"the table is at version {table.version()}, and was at {known.version} before: it is an older copy"
         return None

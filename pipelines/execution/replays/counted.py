@@ -4,7 +4,7 @@
 |---|---|---|
 | a batch | never: what backfills judge again they take out of quarantine | the state was emptied since |
 | a backfill | never | the state's slice was not replaced with it, or later |
-| as a poison batch | the state has the batch; or a backfill read the row's file, before or since | the log does not reach back |
+| as a poison batch | the state has the batch; or a backfill read the row's file, before or since | the log does not say it |
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING
 
 from pipelines.execution.batch.quarantine import BATCH as POISON_STAGE
 from pipelines.sources.base import file_key
-from pipelines.state.record import BATCH, RESET, SLICE
+from pipelines.state.record import BATCH, POISON, RESET, SLICE
 from pipelines.state.schema import NO_SLICE
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.state.table import StateTable
-
-POISON = "poison"
 
 
 @dataclass(frozen=True)
@@ -65,25 +63,35 @@ class Ledger:
     def __init__(self, table: StateTable, group: str | None = None) -> None:
         kept = table.history()
         commits = [commit for commit in table.commits.counting() if group is None or commit.group in (None, group)]
-        self.whole = not kept or kept[0].version == 0
-        self.oldest = kept[0].time if kept else None
         self.claims = table.commits.claims(group)
-        # When each slice was last replaced.
+        # When each slice was last replaced, and by which version.
         self.replaced = {commit.slice: commit.time for commit in commits if commit.kind == SLICE}
+        self.replaced_by = {commit.slice: commit.version for commit in commits if commit.kind == SLICE}
         self.reset = max((commit.time for commit in commits if commit.kind == RESET), default=None)
+        self.reset_by = max((commit.version for commit in commits if commit.kind == RESET), default=None)
+        self.first = kept[0].version if kept else 0
         self.batches: dict[tuple[int | None, int | None], datetime] = {}
-        self.poison: dict[tuple[int | None, int | None], datetime] = {}
+        self.poison: dict[tuple[int | None, int | None], Mapping[str, int] | None] = {}
         for commit in commits:
-            if commit.kind in (BATCH, POISON):
-                (self.batches if commit.kind == BATCH else self.poison)[commit.epoch, commit.txid] = commit.time
+            if commit.kind == BATCH:
+                self.batches[commit.epoch, commit.txid] = commit.time
+            elif commit.kind == POISON and commit.record is not None:
+                self.poison[commit.epoch, commit.txid] = commit.record.states
 
     def refused_at(self, txid: int) -> datetime | None:
         """Return when a batch refused rows, the first time that is known to a quarantine."""
         return min((at for (_, refused), at in self.batches.items() if refused == txid), default=None)
 
-    def reaches(self, time: datetime) -> bool:
-        """Return whether all commits since a time are known."""
-        return self.whole or (self.oldest is not None and self.oldest <= time)
+    def replaced_behind(self, slice_: str, version: int | None) -> bool | None:
+        """Return whether a slice was replaced behind a version; None: that is not known, or the log does not reach back."""
+        by = self.replaced_by.get(slice_)
+        if version is None:
+            # Where it never was, there is nothing to compare.
+            return False if by is None and self.first == 0 else None
+        if by is not None and by > version:
+            return True
+        emptied = self.reset_by is not None and self.reset_by > version
+        return None if emptied or self.first > version + 1 else False
 
 
 class Counted:
@@ -152,23 +160,24 @@ class Counted:
 
     def _poison(self, row: Row) -> tuple[str | None, set[str]]:
         epoch = self._checkpoint.epoch
-        at = None if epoch is None else self._quarantine.poison.get((epoch.number, row.txid))
-        if epoch is None or at is None:
+        if epoch is None or (epoch.number, row.txid) not in self._quarantine.poison:
             return "it is of another life of the checkpoint, or the log no longer says", set()
+        states = self._quarantine.poison[epoch.number, row.txid]
         if not self._passed(row.txid):
             return f"its batch {row.txid} waits to be tried again, or to be left out (tridelta skip)", set()
         inside = set()
         for name, ledger in self._states.items():
             claimed = {file_key(file) for file in ledger.claims.get(row.slice, ())}
-            replaced = ledger.replaced.get(row.slice)
+            # A state that was added since has all its versions behind it.
+            since = ledger.replaced_behind(row.slice, None if states is None else states.get(name, -1))
             if (
                 (epoch.number, row.txid) in ledger.batches
                 or (row.file is not None and file_key(row.file) in claimed)
-                or (replaced is not None and replaced >= at)
+                or since
             ):
                 inside.add(name)
-            elif not ledger.reaches(at) or (ledger.reset is not None and ledger.reset >= at):
-                return f'the log of state "{name}" no longer says whether a backfill counts it', set()
+            elif since is None:
+                return f'the log of state "{name}" does not say whether a backfill counts it', set()
         return None, inside
 
     def _passed(self, txid: int) -> bool:

@@ -25,7 +25,7 @@ from pipelines.execution.batch.deferred_signals import unbroken
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.plan_run import Base, PlanRun, Reads
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
-from pipelines.execution.checkpoint.belonging import Belonging, is_filled
+from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.events.hooks import Listener
 from pipelines.execution.protocol.failures import lake_fault, reason_of
@@ -173,17 +173,19 @@ class BoundedRunner:
                 raise DefinitionError(f"{text[:80]!r} cannot be a slice: {problem}")
         belonging = Belonging(self._checkpoint, self._group.lake)
         belonging.check(filling=True)
-        self._taken_in = self._check_maps(wanted)
         # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
         size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
-        reports = self._without_source(wanted)
-        able = [slice_name for slice_name in wanted if slice_name not in reports]
         with self._checkpoint.rewriting(_WAIT_SECONDS):
+            # Not before: another backfill may have put the same slices in while this one waited.
+            self._taken_in = self._check_maps(wanted)
+            reports = self._without_source(wanted)
+            able = [slice_name for slice_name in wanted if slice_name not in reports]
             for start in range(0, len(able), size):
                 reports |= {report.slice: report for report in self._whole(tuple(able[start : start + size]))}
             with self._checkpoint.committing(_WAIT_SECONDS):
-                # A state that was added, and that every slice was refused to, is not filled by that.
-                filled = [sink.table for sink in self._group.sinks if is_filled(sink.table)]
+                # A state that was added or put back, and that every slice was refused to, is not filled by that.
+                got = {commit.state for report in reports.values() for commit in report.commits}
+                filled = [sink.table for sink in self._group.sinks if sink.name in got or belonging.knows(sink.table)]
                 belonging.note(filled, only_these=False)
         in_order = tuple(reports[slice_name] for slice_name in wanted)
         return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)
@@ -214,15 +216,14 @@ class BoundedRunner:
             return taken_in
         # Not by commits: they go with the log, and a compaction carries the claims on. A slice of no rows may come again.
         claims = {sink.name: sink.table.commits.claims() for sink in self._group.sinks}
+        self._check_no_stream(slices, self._maps())
         for sink in self._maps():
             others = [other for other in self._group.sinks if other is not sink]
             for slice_ in slices:
                 files = claims[sink.name].get(slice_)
-                if sink.table.commits.batches():
-                    reason = "its stream has counted batches already"
-                elif not files:
+                if not files:
                     continue
-                elif all(claims[other.name].get(slice_) for other in others):
+                if all(claims[other.name].get(slice_) for other in others):
                     reason = "it is in there already"
                 elif any(self._asks(other, sink) for other in others):
                     # What it held before the slice, and what it emitted, is gone.
@@ -232,6 +233,17 @@ class BoundedRunner:
                     continue
                 raise SliceOfMapError(self._group.topology.name, sink.name, slice_, reason)
         return taken_in
+
+    def _check_no_stream(self, slices: tuple[str, ...], maps: Sequence[Sink]) -> None:
+        """Check that no stream has written one of these map states.
+
+        Raises:
+            SliceOfMapError
+        """
+        for sink in maps:
+            if slices and sink.table.commits.batches():
+                reason = "its stream has counted batches already"
+                raise SliceOfMapError(self._group.topology.name, sink.name, slices[0], reason)
 
     def _asks(self, sink: Sink, state: Sink) -> bool:
         """Return whether a state is made of what another one holds or emits."""
@@ -275,13 +287,17 @@ class BoundedRunner:
 
     def _replace(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> list[SliceReport]:
         for _ in range(_PASSES):
+            # A map's rows are made of what it holds now: whatever comes behind these versions is another process's.
+            folded = [sink for sink in self._maps() if sink in wave and self._group.entrance.sliced]
+            made_for = {sink.name: sink.table.version() for sink in folded}
             work = self._work_out(slices, wave, last=last)
             try:
                 with self._checkpoint.committing(_WAIT_SECONDS):
+                    self._check_no_stream(slices, folded)
                     unseen = self._counted_beyond(work.positions)
                     if not unseen:
                         check_unread(self._group, self._checkpoint, work.positions)
-                        return list(self._commit(work, wave, last=last))
+                        return list(self._commit(work, wave, made_for, last=last))
             except TrideltaError:
                 raise
             except Exception as error:
@@ -356,10 +372,12 @@ class BoundedRunner:
             last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
         return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
-    def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
+    def _commit(
+        self, work: _Pass, wave: tuple[Sink, ...], made_for: Mapping[str, int], *, last: bool
+    ) -> Iterator[SliceReport]:
         self._check_taken_in(work)
         # Before anything is asked of the tables: what comes behind these versions is another process's.
-        self._seen = {sink.name: sink.table.version() for sink in wave}
+        self._seen = {sink.name: made_for.get(sink.name, sink.table.version()) for sink in wave}
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
         quarantined = self._commit_refused(work) if last else {}
         for slice_ in work.slices:

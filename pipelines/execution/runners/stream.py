@@ -20,6 +20,7 @@ from pipelines.errors import (
     AccountingError,
     BatchError,
     BehindStateError,
+    ChangedGateError,
     FreshCheckpointError,
     GateError,
     LostRowsError,
@@ -31,9 +32,9 @@ from pipelines.execution.batch.driver_windows import DriverWindows, check_place,
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
-from pipelines.execution.batch.quarantine import table_columns
+from pipelines.execution.batch.quarantine import NAME, table_columns
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
-from pipelines.execution.checkpoint.belonging import Belonging, is_filled
+from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch, StoredAttempts
@@ -51,6 +52,7 @@ from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
+from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
 
@@ -191,6 +193,7 @@ class StreamRunner:
         own = [table for table in self._tables() if self._belonging.knows(table) or not self._belonging.known()]
         if own:
             self._belonging.check(own)
+        self._refuse_other_gates()
         if on_fresh == REFUSE:
             self._refuse_newcomers()
 
@@ -277,6 +280,7 @@ class StreamRunner:
         epoch = self._checkpoint.epoch
         if epoch is not None:
             self._belonging.check(self._tables())
+            self._refuse_other_gates()
             if on_fresh == REFUSE:
                 self._refuse_newcomers()
             # A backfill notes what it has filled.
@@ -331,7 +335,7 @@ class StreamRunner:
         writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch, group=self._group.name), among=self._group.refused)
 
     def _refuse_newcomers(self) -> None:
-        """Refuse a state that was added to a flow that has run, and that no backfill has filled.
+        """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled.
 
         Raises:
             StateBehindError
@@ -340,8 +344,44 @@ class StreamRunner:
             return
         for sink in self._group.sinks:
             # Of windows that begin nothing was late before.
-            if not (sink.is_late or is_filled(sink.table) or self._belonging.knows(sink.table)):
+            if not (sink.is_late or self._belonging.is_filled(sink.table)):
                 raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
+
+    def _refuse_other_gates(self) -> None:
+        """Refuse to finish a batch by other gates than those that began it: states that have it do not take it once more.
+
+        Raises:
+            ChangedGateError
+        """
+        epoch = self._checkpoint.epoch
+        if epoch is None:
+            return
+        first = epoch.txid(self._checkpoint.finished_batches())
+        for sink in self._group.sinks:
+            last = sink.table.commits.last_batch()
+            record = last.record if last is not None else None
+            if record is None or record.epoch != epoch.number or record.txid < first:
+                continue
+            # What earlier releases wrote does not say it.
+            if record.gates in (None, self._group.gates):
+                continue
+            attempt = self._kept_attempts().get(f"{self._group.name}/{epoch.number}").get(record.txid)
+            # Of one that is left out no rows are judged, nor of one that quarantine has, too.
+            left_out = attempt is not None and attempt.state is BatchState.SKIPPED
+            if not left_out and not self._all_have(epoch, record.txid):
+                raise ChangedGateError(self._group.topology.name, self._group.name, record.txid, sink.name)
+
+    def _all_have(self, epoch: Epoch, txid: int) -> bool:
+        """Return whether all tables have a batch for good: none takes it once more."""
+        flow, quarantine = self._group.topology.name, self._group.quarantine
+        sinks = [(sink.writer, sink.name) for sink in self._group.sinks]
+        if not quarantine.table.exists() or any(writer.declared.kind != TRANSACTIONAL for writer, _ in sinks):
+            return False
+        held = (
+            writer.committed(stream_id(flow, name, epoch.number))
+            for writer, name in [*sinks, (quarantine, f"{NAME}/{self._group.name}")]
+        )
+        return all(last is not None and last >= txid for last in held)
 
     def _is_taken(self, txid: int) -> bool:
         """Return whether another process has finished the batch, or has made attempts since this one's."""
@@ -420,7 +460,7 @@ class StreamRunner:
         """Note the quarantine, which is made with the first row that is refused, in the middle of a stream."""
         table = self._group.quarantine.table
         if not self._quarantine_noted and table.exists():
-            self._belonging.note([table], only_these=False)
+            self._belonging.note_on(table)
             self._quarantine_noted = True
 
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
