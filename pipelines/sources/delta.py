@@ -24,7 +24,8 @@ from pipelines.state.schema import struct_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CLEANED = "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE"
+_CLEANED = ("[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE]", "[DELTA_MISSING_FILES_UNEXPECTED_VERSION]")
+"""Spark's words for a log that begins behind the next version; the second where no commit of the stream is left."""
 _DELTAS = "org.apache.spark.sql.delta."
 
 
@@ -145,7 +146,7 @@ class DeltaTableSource(StoredSource):
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
         """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them."""
         for cause in causes(error):
-            if cause.type.startswith(_DELTAS) and cause.text.startswith(f"[{_CLEANED}]"):
+            if cause.type.startswith(_DELTAS) and cause.text.startswith(_CLEANED):
                 if not commit_file(self._place, 0).exists():
                     return LostRowsError(
                         name, "the table's log no longer has the versions that the stream has yet to read"

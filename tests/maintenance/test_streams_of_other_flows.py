@@ -1,0 +1,61 @@
+"""A flow's table that another flow streams: its maintenance leaves what that stream has yet to ask for."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.maintenance import compact
+from pipelines.sources import DeltaTableSource, JsonFiles
+from pipelines.trident import DeltaState, TridentTopology
+
+pytestmark = pytest.mark.slow
+
+
+def upstream(folder: Path) -> TridentTopology:
+    topology = TridentTopology("up")
+    source = JsonFiles(folder, "day string, n bigint", max_files_per_batch=1)
+    topology.new_stream("files", source, slice_by="day").partition_persist(DeltaState("rows"), ["n"])
+    return topology
+
+
+def downstream(lake: Lake) -> TridentTopology:
+    topology = TridentTopology("down")
+    source = DeltaTableSource(lake.state_path("rows"), "n bigint")
+    topology.new_stream("numbers", source).partition_persist(DeltaState("copy"))
+    return topology
+
+
+def arrive(folder: Path, n: int) -> None:
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{n:03d}.json"
+    file.write_text(json.dumps({"day": "d1", "n": n}) + "\n")
+    os.utime(file, (1_700_000_000 + n,) * 2)
+
+
+def copied(lake: Lake) -> list[int]:
+    return sorted(row["n"] for row in lake.state("copy").scan().to_pylist())
+
+
+def test_a_stream_outlives_compactions_of_a_table_that_gets_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """It has read everything; a retention of no hours stands for the week that passes."""
+    lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"
+    runtime = Runtime(spark, lake)
+    for n in range(3):
+        arrive(folder, n)
+        runtime.catch_up(upstream(folder))
+        runtime.catch_up(downstream(lake))
+    for hours in (168, 0, 0):
+        compact(spark, Lake(lake.root), "up", retention_hours=hours)
+    arrive(folder, 3)
+    runtime.catch_up(upstream(folder))
+    compact(spark, Lake(lake.root), "up", retention_hours=0)
+    runtime.catch_up(downstream(lake))
+    assert copied(lake) == [0, 1, 2, 3]
+    report = compact(spark, Lake(lake.root), "up", retention_hours=0)
+    assert sum(table.log_files_removed for table in report.tables) > 0
