@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from pipelines.causes import causes
-from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
+from pipelines.errors import ChangedSourceError, LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.sources.base import StoredSource, file_key, place_of
 from pipelines.sources.offsets import offset_behind, offset_files, offset_of, read_offset
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _CLEANED = ("[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE]", "[DELTA_MISSING_FILES_UNEXPECTED_VERSION]")
 """Spark's words for a log that begins behind the next version; the second where no commit of the stream is left."""
+_CHANGED = ("[DELTA_SOURCE_TABLE_IGNORE_CHANGES]", "[DELTA_SOURCE_IGNORE_DELETE]")
 _DELTAS = "org.apache.spark.sql.delta."
 
 
@@ -143,14 +144,19 @@ class DeltaTableSource(StoredSource):
             return str(self._place)
         return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
-    def fault(self, name: str, error: BaseException) -> LostRowsError | None:
-        """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them."""
+    def fault(self, name: str, error: BaseException) -> LostRowsError | ChangedSourceError | None:
+        """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them; or a
+        commit that is no append.
+        """
         for cause in causes(error):
             if cause.type.startswith(_DELTAS) and cause.text.startswith(_CLEANED):
                 if not commit_file(self._place, 0).exists():
                     return LostRowsError(
                         name, "the table's log no longer has the versions that the stream has yet to read"
                     )
+            elif cause.type.startswith(_DELTAS) and cause.text.startswith(_CHANGED):
+                version = re.search(r"\bversion (\d+)", cause.text)
+                return ChangedSourceError(name, self.path, int(version[1]) if version else None)
             elif cause.type.endswith("FileNotFoundException"):
                 match = re.search(r"(?:File|file) (\S+) does not exist|^(?:File )?(\S+)", cause.text)
                 gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""

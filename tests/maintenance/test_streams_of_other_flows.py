@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
+from pipelines.errors import ChangedSourceError
 from pipelines.maintenance import compact
 from pipelines.sources import DeltaTableSource, JsonFiles
 from pipelines.trident import DeltaState, TridentTopology
@@ -59,3 +60,18 @@ def test_a_stream_outlives_compactions_of_a_table_that_gets_no_rows(spark: Spark
     assert copied(lake) == [0, 1, 2, 3]
     report = compact(spark, Lake(lake.root), "up", retention_hours=0)
     assert sum(table.log_files_removed for table in report.tables) > 0
+
+
+def test_a_slice_that_is_replaced_upstream_says_how_to_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"
+    runtime = Runtime(spark, lake)
+    arrive(folder, 0)
+    runtime.catch_up(upstream(folder))
+    runtime.catch_up(downstream(lake))
+    version = lake.state("rows").version() + 1
+    runtime.backfill(upstream(folder), ["d1"])
+    with pytest.raises(ChangedSourceError, match=f'source "numbers".* version {version} of') as caught:
+        runtime.catch_up(downstream(lake))
+    assert 'on_fresh_checkpoint="reset"' in caught.value.hint
+    assert "tridelta backfill" in caught.value.hint
+    assert copied(lake) == [0]
