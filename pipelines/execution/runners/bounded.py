@@ -32,6 +32,7 @@ from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.runners.bounded_inputs import refused, versions_read
 from pipelines.execution.runners.claims import check_unread
+from pipelines.execution.runners.held_rows import rows_of_other_slices, with_rows
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.spark.arrow_frame import to_arrow
@@ -369,7 +370,7 @@ class BoundedRunner:
         # Before anything is asked of the tables: what comes behind these versions is another process's.
         self._seen = {sink.name: sink.table.version() for sink in wave}
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
-        quarantined = self._commit_refused(work) if last else {}
+        quarantined = self._commit_refused(work, frozenset().union(*streamed.values())) if last else {}
         for slice_ in work.slices:
             # Committed in all states, and told: or not begun.
             with unbroken():
@@ -477,9 +478,16 @@ class BoundedRunner:
         own = f"{NAME}/{self._group.name}" if name == NAME else name
         return stream_id(self._group.topology.name, own, epoch)
 
-    def _commit_refused(self, work: _Pass) -> dict[str, int]:
-        """Commit the refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice."""
+    def _commit_refused(self, work: _Pass, counted: frozenset[str]) -> dict[str, int]:
+        """Commit the refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice.
+
+        Those that had none and have one by now stay, unless it is one of the slices: no state counts them.
+
+        Args:
+            counted: the files that the stream has counted.
+        """
         writer = self._group.quarantine
+        kept = rows_of_other_slices(self._group, work.refused.get(NO_SLICE), work.slices, counted)
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
             if self._stays(work.run.refused_slices.get(slice_, {})):
@@ -490,6 +498,8 @@ class BoundedRunner:
             if rows is None and not self._holds_refused(writer.table, slice_):
                 continue
             rows = writer.empty() if rows is None else of_group(rows, self._group.name)
+            if slice_ == NO_SLICE and kept is not None:
+                rows = with_rows(rows, kept)
             received, files = work.counts.get(slice_, (0, frozenset()))
             # Batches that refuse nothing leave no commit here: files of those since the last one are claimed, too.
             given = _SliceRows(slice_, received, files, rows, streamed=self._streamed(writer.table))
