@@ -348,7 +348,7 @@ class BoundedRunner:
         return frozenset().union(*(self._streamed(sink.table) for sink in self._group.sinks)) - read
 
     def _streamed(self, table: StateTable) -> frozenset[str]:
-        """Return the files (as `file_key`) whose batches of the present epoch this table has committed."""
+        """Return the files (as `file_key`) whose batches this table has committed, or that the present epoch begins behind."""
         epoch = self._checkpoint.epoch
         if epoch is None:
             return frozenset()
@@ -360,6 +360,9 @@ class BoundedRunner:
             ),
             default=-1,
         )
+        if epoch.first_batch:
+            # It goes on in the middle of Spark's checkpoint: what lies before was read in the epoch before.
+            last = max(last, epoch.txid(epoch.first_batch) - 1)
         if table.declared.kind == OPAQUE and last >= 0:
             # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
             last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
