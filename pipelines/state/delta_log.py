@@ -114,6 +114,24 @@ def adds(table: Place, version: int) -> list[dict[str, Any]]:
         return []
 
 
+def versions_alike(table: Place, version: int) -> Iterator[int]:
+    """Yield the earlier versions that have the very data files of one, newest first, as far as the log goes back."""
+    # Against the version itself.
+    more, fewer = set[str](), set[str]()
+    while version > 0:
+        try:
+            done = [(name, action["path"]) for name, action in actions(table, version, "add", "remove")]
+        except FileNotFoundError:
+            return
+        added, removed = ({path for name, path in done if name == what} for what in ("add", "remove"))
+        # Undone: what a commit added is not there before it, and what it removed is.
+        gone, back = added - removed, removed - added
+        more, fewer = (more - gone) | (back - fewer), (fewer - back) | (gone - more)
+        version -= 1
+        if not more and not fewer:
+            yield version
+
+
 def data_file(table: Place, name: str) -> Place:
     """Return a data file of a table by its name in the log, where names may be URL-encoded."""
     return next((file for file in (table / name, table / unquote(name)) if file.exists()), table / name)
