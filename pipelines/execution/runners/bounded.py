@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
 from pipelines.execution.batch.accounts import with_hash
@@ -505,10 +506,20 @@ class BoundedRunner:
                 rows = with_rows(rows, kept)
             received, files = work.counts.get(slice_, (0, frozenset()))
             # Batches that refuse nothing leave no commit here: files of those since the last one are claimed, too.
-            given = _SliceRows(slice_, received, files, rows, streamed=self._streamed(writer.table))
+            given = _SliceRows(slice_, received, files, rows, streamed=self._judged(writer.table))
             self._write(writer, NAME, given)
             done[slice_] = rows.num_rows
         return done
+
+    def _judged(self, quarantine: StateTable) -> frozenset[str]:
+        """Return the files (as `file_key`) up to the last batch that has refused rows.
+
+        That may be long ago. None where the log of a Delta table no longer says: more is claimed then than the stream will read.
+        """
+        try:
+            return self._streamed(quarantine)
+        except (DeltaError, FileNotFoundError):
+            return frozenset()
 
     def _holds_refused(self, table: StateTable, slice_: str) -> bool:
         text = literal(SLICE_COLUMN, slice_, pa.string())
