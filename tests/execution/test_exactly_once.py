@@ -168,7 +168,7 @@ def test_rows_without_a_slice_that_have_one_by_now_outlive_a_backfill_of_another
     for rows in ([("d1", "a", 1), (None, "x", 5), (None, "x", 5)], [("d2", "b", 2), (None, "y", 6)]):
         shop.arrive(*rows)  # type: ignore[arg-type]
     assert len(shop.runtime.catch_up(resliced(shop, "day"), max_batches=1).batches) == 1
-    changed = resliced(shop, "if(key = 'y', day, coalesce(day, 'none'))")
+    changed = resliced(shop, "coalesce(day, if(key = 'y', null, 'none'))")
 
     def held() -> tuple[list[str], list[tuple[str, int]]]:
         stored = shop.lake.quarantine("sales").stored("true").to_pylist()
