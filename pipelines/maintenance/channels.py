@@ -77,16 +77,18 @@ def _offsets(reader: Checkpoint, batch: int) -> Iterator[dict[str, Any]]:
 
 
 def streamed(lake: Lake) -> dict[str, int]:
-    """Return by Delta's id of a table the version from which on a stream of any flow in the lake reads it.
+    """Return by Delta's id of a table the version from which on a stream of any flow in the lake asks for it.
 
-    Before its first batch is finished it reads what that batch was planned with.
+    When Spark starts a stream again it looks at the commits of the last finished batch once more. Before the first one is
+    finished it reads what that was planned with.
     """
     folder, oldest = lake.root / "checkpoints", dict[str, int]()
     flows = [flow for flow in folder.iterdir() if flow.is_dir()] if folder.is_dir() else []
     for flow in flows:
         for group in (group for group in flow.iterdir() if group.is_dir()):
             reader = Checkpoint(flow.name, group)
-            for offset in _offsets(reader, max(reader.finished_batches() - 1, 0)):
+            last = max(reader.finished_batches() - 1, 0)
+            for offset in (*_offsets(reader, last - 1), *_offsets(reader, last)):
                 if "reservoirVersion" in offset:
                     table, version = str(offset["reservoirId"]), int(offset["reservoirVersion"])
                     oldest[table] = min(version, oldest.get(table, version))

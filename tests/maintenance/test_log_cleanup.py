@@ -157,14 +157,18 @@ def test_a_stream_of_another_flow_keeps_what_it_asks_for(state: SmallState, fini
 
     for i in range(7):
         state.batch([("d", "a", 0, i)])
-    reads(0, state.table.version() + 1)
+    # Of a batch that took several versions Spark asks for the first one again.
+    reads(0, state.table.version())
+    if finished:
+        reads(1, state.table.version() + 1)
     last, before = state.table.version(), state.scanned()
     for _ in range(3):
         state.batch([("d", "a", 0, 1)])
         compact(None, state.lake, FLOW, retention_hours=0)
     assert set(range(last, state.table.version() + 1)) <= set(_log(state))
     assert state.scanned(version=last) == before
-    reads(0, state.table.version())
+    for batch in (0, 1, 2) if finished else (0,):
+        reads(batch, state.table.version())
     state.batch([("d", "a", 0, 1)])
     compact(None, state.lake, FLOW, retention_hours=0)
     assert last not in _log(state)

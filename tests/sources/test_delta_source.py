@@ -275,6 +275,11 @@ def test_a_stream_goes_on_when_the_log_no_longer_has_its_first_version(
         append_one(table, 5)
     runtime.backfill(topology, ["d1"])
     assert totals(lake) == {"d1": (6, 15)}
+    if kept == 5:
+        # Spark looks at the commits of its last batch when it starts again.
+        with pytest.raises(LostRowsError, match="the table's log no longer has"):
+            runtime.catch_up(topology)
+        return
     report = runtime.catch_up(topology)
     assert [batch.received for batch in report.batches] == [1]
     append_one(table, 6)
@@ -283,21 +288,6 @@ def test_a_stream_goes_on_when_the_log_no_longer_has_its_first_version(
     DeltaTable(table).delete("n = 2")
     with pytest.raises(SourceGoneError):
         runtime.backfill(topology, ["d1"])
-
-
-def test_a_log_without_a_commit_that_the_stream_knows_stops_it(spark: SparkSession, tmp_path: Path) -> None:
-    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
-    runtime, topology = Runtime(spark, lake), flow(table)
-    append_one(table, 0)
-    runtime.catch_up(topology)
-    for n in (1, 2, 3):
-        append_one(table, n)
-    DeltaTable(table).create_checkpoint()
-    for file in (table / "_delta_log").glob("0*.json"):
-        file.unlink()
-    with pytest.raises(LostRowsError, match="the table's log no longer has"):
-        runtime.catch_up(topology)
-    assert totals(lake) == {"d1": (1, 0)}
 
 
 def test_files_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:
