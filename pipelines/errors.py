@@ -277,6 +277,21 @@ class LostRowsError(SourceError):
         )
 
 
+class ChangedSourceError(SourceError):
+    """Rows that a stream has read, or could have, were changed or deleted in its source, which it reads for appends alone."""
+
+    def __init__(self, source: str, table: str, version: int | None) -> None:
+        self.source, self.table, self.version = source, table, version
+        commit = "a commit" if version is None else f"version {version}"
+        super().__init__(
+            f'source "{source}" cannot be streamed on: {commit} of {table} deletes or replaces rows (a DELETE, an UPDATE, a '
+            "slice that was replaced), and a stream takes appends alone",
+            hint="running it again will not help. Begin with the table as it is now: move the flow's checkpoint away and pass "
+            'on_fresh_checkpoint="reset", which empties the flow\'s states; or, of a flow with slices, make them slice by slice '
+            "(tridelta backfill) and do not stream it",
+        )
+
+
 class StateSchemaError(TrideltaError):
     """A flow's schema for a state does not fit the table that is there: refused before the start."""
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
@@ -22,6 +22,7 @@ from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
+    from pipelines.state.lake import Lake
     from pipelines.state.record import BatchRecord
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
@@ -63,10 +64,35 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
 
 def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
     """Yield the version of a table at which a query goes on, and whether it is still in its first look at all of it."""
-    for line in offset_lines(reader.spark, reader.finished_batches() - 1):
-        offset = json.loads(line) if line.startswith("{") else {}
+    for offset in _offsets(reader, reader.finished_batches() - 1):
         if offset.get("reservoirId") == table_id:
             yield int(offset["reservoirVersion"]), bool(offset.get("isStartingVersion"))
+
+
+def _offsets(reader: Checkpoint, batch: int) -> Iterator[dict[str, Any]]:
+    """Yield what a batch's entry in Spark's offset log says of its sources, as far as they say it in JSON."""
+    for line in offset_lines(reader.spark, batch)[2:]:
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def streamed(lake: Lake) -> dict[str, int]:
+    """Return by Delta's id of a table the version from which on a stream of any flow in the lake asks for it.
+
+    When Spark starts a stream again it looks at the commits of the last finished batch once more. Before the first one is
+    finished it reads what that was planned with.
+    """
+    folder, oldest = lake.root / "checkpoints", dict[str, int]()
+    flows = [flow for flow in folder.iterdir() if flow.is_dir()] if folder.is_dir() else []
+    for flow in flows:
+        for group in (group for group in flow.iterdir() if group.is_dir()):
+            reader = Checkpoint(flow.name, group)
+            last = max(reader.finished_batches() - 1, 0)
+            for offset in (*_offsets(reader, last - 1), *_offsets(reader, last)):
+                if "reservoirVersion" in offset:
+                    table, version = str(offset["reservoirId"]), int(offset["reservoirVersion"])
+                    oldest[table] = min(version, oldest.get(table, version))
+    return oldest
 
 
 def readers_of(topology: TridentTopology) -> dict[str, set[str]]:

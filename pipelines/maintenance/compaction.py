@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import tenacity
@@ -181,8 +182,8 @@ class _Compaction:
         started = time.monotonic()
         writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
         version = table.version()
-        # What a reader of a channel needs, or a replay that was cut off.
-        needs = [self._let_go(table, done), self._needed_by_replays(table)]
+        # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
+        needs = [self._let_go(table, done), self._needed_by_replays(table), self._needed_by_streams(table)]
         needed = min((version for version in needs if version is not None), default=None)
         self._rewrite(writer, done)
         self._remember_removed(writer)
@@ -224,6 +225,17 @@ class _Compaction:
     def _needed_by_replays(self, table: StateTable) -> int | None:
         quarantine = self.lake.quarantine_path(self.flow)
         return Records(quarantine).needed().get(NAME if table.path == quarantine else table.name)
+
+    def _needed_by_streams(self, table: StateTable) -> int | None:
+        """Return the oldest version that a stream of any flow may ask for; None: none reads the table."""
+        version = self._streamed.get(table.id)
+        # As of a channel, the one before: the next version may not be there yet.
+        return None if version is None else max(0, min(version, table.version()) - 1)
+
+    @cached_property
+    def _streamed(self) -> dict[str, int]:
+        # Once: streams only go on meanwhile.
+        return channels.streamed(self.lake)
 
     def _let_go(self, table: StateTable, done: _Done) -> int | None:
         """Delete what has stayed long enough: of a channel what all readers have had, of the quarantine what is old.

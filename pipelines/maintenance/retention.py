@@ -3,8 +3,8 @@
 A version is kept readable for `retention_hours` after a later one took its place. Both the files that it alone holds
 and the log up to it are needed for that, so vacuum and log cleanup share one bound: `Bound.version`, the version that
 was the last one at that time. It moves further back for a batch that is not finished (its replay reads its states as
-they were before it), and for a replay of quarantine that was cut off. Before the vacuum deletes anything its own commit
-says which version is the oldest that can be read.
+they were before it), for a replay of quarantine that was cut off, and for a stream that has the table as its source.
+Before the vacuum deletes anything its own commit says which version is the oldest that can be read.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def bound(
     Args:
         unfinished: whether a batch of the flow is running or was cut off: then the version before the table's last
             batch is kept too, because the replay reads it.
-        needed: the oldest version that a reader of a channel, or a replay that was cut off, may ask for.
+        needed: the oldest version that a reader of a channel, a stream, or a replay that was cut off may ask for.
     """
     hours = math.ceil(retention_hours)
     now = now or datetime.now(UTC)

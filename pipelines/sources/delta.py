@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from pipelines.causes import causes
-from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
+from pipelines.errors import ChangedSourceError, LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.sources.base import StoredSource, file_key, place_of
-from pipelines.sources.offsets import offset_files, offset_of, read_offset
-from pipelines.state.delta_log import adds, commit_file
+from pipelines.sources.offsets import offset_behind, offset_files, offset_of, read_offset
+from pipelines.state.delta_log import actions, adds, checkpoints, commit_file
 from pipelines.state.kinds import LOG
 from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CLEANED = "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE"
+_CLEANED = ("[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE]", "[DELTA_MISSING_FILES_UNEXPECTED_VERSION]")
+"""Spark's words for a log that begins behind the next version; the second where no commit of the stream is left."""
+_CHANGED = ("[DELTA_SOURCE_TABLE_IGNORE_CHANGES]", "[DELTA_SOURCE_IGNORE_DELETE]")
 _DELTAS = "org.apache.spark.sql.delta."
 
 
@@ -87,7 +90,24 @@ class DeltaTableSource(StoredSource):
         return self._with_position(frame, F.col("_metadata.file_path")), files
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
-        return self._up_to(checkpoint, last, index) - self._up_to(checkpoint, first - 1, index)
+        """Return the data files that the batches read, from the commits between their offsets alone: older ones may be gone.
+
+        An offset is a version and the index of the last file taken: of the starting snapshot's files if
+        `isStartingVersion`, else of that commit's (-1: none, so everything up to the version before is taken).
+        """
+        start = self._start(checkpoint, index)
+        end = offset_behind(checkpoint, last, index) if first <= last else None
+        if start is None or end is None:
+            return frozenset()
+        before = offset_behind(checkpoint, first - 1, index) if first > 0 else None
+        if before is None:
+            return self._keys(self._up_to(_snapshot_of(start), end))
+        if not before["isStartingVersion"]:
+            return self._keys(self._since(before["reservoirVersion"], end)[before["index"] + 1 :])
+        rest = self._snapshot(before["reservoirVersion"])[before["index"] + 1 :]
+        if end["isStartingVersion"]:
+            return self._keys(rest[: end["index"] - before["index"]])
+        return self._keys(rest + self._since(before["reservoirVersion"] + 1, end))
 
     def present(self, version: int | None = None) -> frozenset[str]:
         """Return the table's data files (as `file_key`) at a version; None: the last one."""
@@ -102,7 +122,7 @@ class DeltaTableSource(StoredSource):
     def first_version(self, checkpoint: Place, index: int) -> int | None:
         """Return the version at which a stream began; None if its offsets do not say."""
         start = self._start(checkpoint, index)
-        return None if start is None else max(0, start["reservoirVersion"] - (0 if start["isStartingVersion"] else 1))
+        return None if start is None else max(0, _snapshot_of(start))
 
     def rewritten_since(self, checkpoint: Place, batch: int, index: int) -> frozenset[str]:
         """List the files (as `file_key`) into which commits after a batch moved rows of other files."""
@@ -124,14 +144,19 @@ class DeltaTableSource(StoredSource):
             return str(self._place)
         return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
-    def fault(self, name: str, error: BaseException) -> LostRowsError | None:
-        """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them."""
+    def fault(self, name: str, error: BaseException) -> LostRowsError | ChangedSourceError | None:
+        """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them; or a
+        commit that is no append.
+        """
         for cause in causes(error):
-            if cause.type.startswith(_DELTAS) and cause.text.startswith(f"[{_CLEANED}]"):
+            if cause.type.startswith(_DELTAS) and cause.text.startswith(_CLEANED):
                 if not commit_file(self._place, 0).exists():
                     return LostRowsError(
                         name, "the table's log no longer has the versions that the stream has yet to read"
                     )
+            elif cause.type.startswith(_DELTAS) and cause.text.startswith(_CHANGED):
+                version = re.search(r"\bversion (\d+)", cause.text)
+                return ChangedSourceError(name, self.path, int(version[1]) if version else None)
             elif cause.type.endswith("FileNotFoundException"):
                 match = re.search(r"(?:File|file) (\S+) does not exist|^(?:File )?(\S+)", cause.text)
                 gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
@@ -139,27 +164,41 @@ class DeltaTableSource(StoredSource):
                     return LostRowsError(name, f"the data file {gone} is gone")
         return None
 
-    def _up_to(self, checkpoint: Place, batch: int, index: int) -> frozenset[str]:
-        """Return the data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.
+    def _up_to(self, snapshot: int, end: dict[str, Any]) -> list[str]:
+        """Return the files of the starting snapshot (-1: none), then of the later commits up to an offset.
 
-        An offset is a version and the index of the last file taken: of the snapshot's files if `isStartingVersion`,
-        else of that commit's (-1: none, so everything up to the version before is taken).
+        Where the log no longer goes back so far: the oldest snapshot's that is there. The stream passes over nothing but
+        appends and moved rows, so that holds what was read up to there.
         """
-        if batch < 0:
-            return frozenset()
-        start, end = self._start(checkpoint, index), read_offset(checkpoint / "offsets" / str(batch), index)
-        if start is None or end is None:
-            return frozenset()
         if end["isStartingVersion"]:
-            return self._keys(_in_order_of_snapshot(self.path, end["reservoirVersion"])[: end["index"] + 1])
-        # A first batch that took the whole snapshot ends behind it; append-only, the snapshot is all up to there.
-        snapshot = start["reservoirVersion"] - (0 if start["isStartingVersion"] else 1)
-        files = _in_order_of_snapshot(self.path, snapshot) if snapshot >= 0 else []
-        for version in range(snapshot + 1, end["reservoirVersion"]):
-            files += _adds(self.path, version)
-        if end["index"] >= 0:
-            files += _adds(self.path, end["reservoirVersion"])[: end["index"] + 1]
-        return self._keys(files)
+            return self._snapshot(end["reservoirVersion"])[: end["index"] + 1]
+        try:
+            return self._snapshot(snapshot) + self._since(snapshot + 1, end)
+        except (DeltaError, FileNotFoundError):
+            oldest = min(checkpoints(self._place), default=None)
+            if oldest is None or not snapshot < oldest <= end["reservoirVersion"]:
+                raise
+        files = self._snapshot(oldest)
+        if oldest < end["reservoirVersion"]:
+            return files + self._since(oldest + 1, end)
+        own = self._appended(oldest)
+        return [file for file in files if file not in own] + own[: end["index"] + 1]
+
+    def _since(self, version: int, end: dict[str, Any]) -> list[str]:
+        """Return the new files of the commits from a version on, up to an offset.
+
+        Raises:
+            FileNotFoundError: one of the commits is no longer in the log.
+        """
+        files = [file for each in range(version, end["reservoirVersion"]) for file in self._appended(each)]
+        return files + (self._appended(end["reservoirVersion"])[: end["index"] + 1] if end["index"] >= 0 else [])
+
+    def _appended(self, version: int) -> list[str]:
+        found = actions(self._place, version, "add")
+        return [add["path"] for _, add in found if add.get("dataChange")]
+
+    def _snapshot(self, version: int) -> list[str]:
+        return _in_order_of_snapshot(self.path, version) if version >= 0 else []
 
     def _start(self, checkpoint: Place, index: int) -> dict[str, Any] | None:
         """Return the first offset, kept aside: Spark clears old offsets away (after 100 batches).
@@ -181,6 +220,14 @@ class DeltaTableSource(StoredSource):
 
     def _keys(self, files: list[str]) -> frozenset[str]:
         return frozenset(file_key(self._address(file)) for file in files)
+
+
+def _snapshot_of(start: dict[str, Any]) -> int:
+    """Return the version that a stream began with, by its first offset; -1: none, so that it reads all commits.
+
+    A first batch that took the whole snapshot ends behind it; append-only, the snapshot is all up to there.
+    """
+    return int(start["reservoirVersion"]) - (0 if start["isStartingVersion"] else 1)
 
 
 def _in_order_of_snapshot(path: str, version: int) -> list[str]:

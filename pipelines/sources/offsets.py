@@ -38,6 +38,19 @@ def read_offset(file: Place, index: int) -> Any:
     return None if line == "-" else json.loads(line)
 
 
+def offset_behind(checkpoint: Place, batch: int, index: int) -> Any:
+    """Return a source's offset after a batch; None if it had given nothing.
+
+    For a batch id that the offset log does not hold (a repartition left it out) it is that of the one before.
+    """
+    try:
+        # By its name, where it can be: a folder of a store is listed for more than a file costs.
+        return read_offset(checkpoint / "offsets" / str(batch), index)
+    except FileNotFoundError:
+        earlier = [file for number, file in offset_files(checkpoint).items() if number <= batch]
+        return read_offset(earlier[-1], index) if earlier else None
+
+
 def offset_files(checkpoint: Place) -> dict[int, Place]:
     """Return the files of the offset log by the number of their batch, in order."""
     folder = checkpoint / "offsets"
@@ -56,19 +69,12 @@ def offset_in_table(checkpoint: Place, table_id: str) -> dict[str, Any] | None:
 
 
 def log_offset(checkpoint: Place, batch: int, index: int = 0) -> int:
-    """Return the last listing that the batches up to `batch` took, -1 for none.
-
-    For a batch id that the offset log does not hold (a repartition left it out) it is that of the one before.
+    """Return the last listing that the batches up to `batch` took (as `offset_behind`), -1 for none.
 
     Args:
         index: which source of the query it is, from 0.
     """
-    try:
-        # By its name, where it can be: a folder of a store is listed for more than a file costs.
-        offset = read_offset(checkpoint / "offsets" / str(batch), index)
-    except FileNotFoundError:
-        earlier = [file for number, file in offset_files(checkpoint).items() if number <= batch]
-        offset = read_offset(earlier[-1], index) if earlier else None
+    offset = offset_behind(checkpoint, batch, index)
     return -1 if offset is None else int(offset["logOffset"])
 
 

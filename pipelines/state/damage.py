@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import TrideltaError
 from pipelines.places.location import Location, Place, by_name
-from pipelines.state.delta_log import commit_file, commit_files, data_file, log_folder, replayed
+from pipelines.state.delta_log import actions, commit_file, commit_files, data_file, log_folder, replayed, versions
 
 _Table = TypeVar("_Table", bound=DeltaTable)
 _ADDED = ("num_added_files", "numFiles", "num_target_files_added", "numTargetFilesAdded")
@@ -161,6 +161,23 @@ def opened_as(kind: type[_Table], table: str, path: Place, version: int | None =
 def read_damage(table: str, delta: DeltaTable, path: Place) -> DamagedTableError | None:
     """Find the damaged data file that keeps a version from being read; None if no file is damaged."""
     return next(data_damages(table, delta, path), None)
+
+
+def is_vacuumed(delta: DeltaTable, path: Place) -> bool:
+    """Return whether data files of an older version are gone by a VACUUM: one has come since, and the last version names none."""
+    gone = {name for name in _files(delta) if not data_file(path, name).exists()}
+    if not gone or gone & _files(DeltaTable(str(path))):
+        return False
+    return any(
+        str(info.get("operation")).startswith("VACUUM")
+        for version in versions(path)
+        if version > delta.version()
+        for _, info in actions(path, version, "commitInfo")
+    )
+
+
+def _files(delta: DeltaTable) -> set[str]:
+    return set(pa.table(delta.get_add_actions(flatten=True))["path"].to_pylist())
 
 
 # --- all that can be found ------------------------------------------------------------------------------------------

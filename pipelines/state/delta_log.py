@@ -59,6 +59,15 @@ def commit_files(table: Place) -> list[Place]:
     return by_name(file for file in log_folder(table).iterdir() if _COMMIT.fullmatch(file.name))
 
 
+def checkpoints(table: Place) -> set[int]:
+    """Return the versions of which the log has a checkpoint.
+
+    Raises:
+        FileNotFoundError: there is no log.
+    """
+    return {int(file.name[:20]) for file in log_folder(table).glob("*.checkpoint*.parquet") if file.name[:20].isdigit()}
+
+
 def replayed(table: Place, version: int | None = None) -> list[Place]:
     """Return the commits that a reader replays to come to a version: those behind the newest checkpoint, else the last one.
 
@@ -69,11 +78,8 @@ def replayed(table: Place, version: int | None = None) -> list[Place]:
         FileNotFoundError: there is no log.
     """
     commits = [file for file in commit_files(table) if version is None or int(file.stem) <= version]
-    checkpoints = {
-        int(file.name[:20]) for file in log_folder(table).glob("*.checkpoint*.parquet") if file.name[:20].isdigit()
-    }
     last = int(commits[-1].stem) if commits else -1
-    start = max((checkpoint for checkpoint in checkpoints if checkpoint <= last), default=-1)
+    start = max((checkpoint for checkpoint in checkpoints(table) if checkpoint <= last), default=-1)
     return [commit for commit in commits if int(commit.stem) > start] or commits[-1:]
 
 
@@ -106,6 +112,24 @@ def adds(table: Place, version: int) -> list[dict[str, Any]]:
         return [action for _, action in actions(table, version, "add")]
     except FileNotFoundError:
         return []
+
+
+def versions_alike(table: Place, version: int) -> Iterator[int]:
+    """Yield the earlier versions that have the very data files of one, newest first, as far as the log goes back."""
+    # Against the version itself.
+    more, fewer = set[str](), set[str]()
+    while version > 0:
+        try:
+            done = [(name, action["path"]) for name, action in actions(table, version, "add", "remove")]
+        except FileNotFoundError:
+            return
+        added, removed = ({path for name, path in done if name == what} for what in ("add", "remove"))
+        # Undone: what a commit added is not there before it, and what it removed is.
+        gone, back = added - removed, removed - added
+        more, fewer = (more - gone) | (back - fewer), (fewer - back) | (gone - more)
+        version -= 1
+        if not more and not fewer:
+            yield version
 
 
 def data_file(table: Place, name: str) -> Place:

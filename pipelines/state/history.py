@@ -6,14 +6,14 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from io import StringIO
 from typing import Any, NamedTuple, NoReturn
 
 from pipelines.errors import ReadPointError
 from pipelines.places.location import Location, Place
 from pipelines.state.damage import check_commit
-from pipelines.state.delta_log import Mark, commit_file, commit_mark, versions
+from pipelines.state.delta_log import Mark, commit_file, commit_mark, versions, versions_alike
 from pipelines.state.record import (
     BATCH,
     COMPACTION,
@@ -50,6 +50,8 @@ class History:
         self._versions: dict[int, int] = {}
         self._head: int | None = None
         """The txid whose state the last version holds, with nothing later in it."""
+        self._points: dict[int, int] = {}
+        """By a RESTORE to a time the version that it went back to."""
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -87,6 +89,7 @@ class History:
 
     def _counting_at(self, version: int) -> list[CommitRecord]:
         earlier = History(self._name, self._path)
+        earlier._points = self._points
         earlier._records = [commit for commit in self._records if commit.version <= version]
         for commit in earlier._records:
             earlier._count(commit)
@@ -157,7 +160,7 @@ class History:
             self._mark = mark
 
     def _forget(self) -> None:
-        self._records = []
+        self._records, self._points = [], {}
         self._begin_again()
 
     def _begin_again(self) -> None:
@@ -217,9 +220,22 @@ class History:
         """Return the commits up to the point that a RESTORE went back to."""
         point = restore.restored
         if isinstance(point, datetime):
-            earlier = [commit for commit in self._records if commit.version < restore.version and commit.time <= point]
-            point = earlier[-1].version if earlier else -1
+            if restore.version not in self._points:
+                self._points[restore.version] = self._point(restore.version, point)
+            point = self._points[restore.version]
         return [commit for commit in self._records if point is not None and commit.version <= point]
+
+    def _point(self, restore: int, time: datetime) -> int:
+        """Return the version that a RESTORE to a time went back to; -1: it cannot be said, so nothing before is known to count.
+
+        Spark writes the time without the zone in which it was meant. Then the data files decide, UTC where they allow it.
+        """
+        moment = time if time.tzinfo else time.replace(tzinfo=UTC)
+        earlier = [commit.version for commit in self._records if commit.version < restore and commit.time <= moment]
+        if time.tzinfo:
+            return max(earlier, default=-1)
+        alike = list(versions_alike(self._path, restore))
+        return max(earlier) if earlier and max(earlier) in alike else max(alike, default=-1)
 
     def _take_claims(self, commit: CommitRecord) -> None:
         record = commit.record

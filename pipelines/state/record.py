@@ -104,7 +104,8 @@ class CommitRecord:
     record: BatchRecord | None
     metrics: Mapping[str, Any] = field(default_factory=dict, compare=False)
     restored: int | datetime | None = None
-    """The version, or the time, that a RESTORE put the table back to; None for other commits."""
+    """The version, or the time, that a RESTORE put the table back to; None for other commits. A time without a zone is that of a
+    session of Spark's, which it does not name (`History`)."""
 
     @property
     def kind(self) -> str:
@@ -181,7 +182,6 @@ def _restored(info: Mapping[str, Any]) -> int | datetime | None:
     if text.lstrip("-").isdigit():
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     try:
-        moment = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text)
     except ValueError:
         return -1  # it does not say: nothing before it is known to count
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
+from pipelines.errors import ReadPointError
 from pipelines.places.location import Location, Place
-from pipelines.state.damage import read_damage
+from pipelines.state.damage import is_vacuumed, read_damage
 from pipelines.state.schema import GEN, PROPERTY, ROLL_UP, SLICE_COLUMN, StateSchema
 
 _PART_ROWS = 100_000
@@ -90,12 +91,20 @@ class Snapshot:
 
         Raises:
             DamagedTableError
+            ReadPointError: it was deleted by a VACUUM that is not the engine's, which says beforehand what it keeps.
         """
         try:
             yield
         except Exception as error:  # DataFusion has one class for all of them
             path = _folder(self.table.table_uri)
             damage = read_damage(self.name or path.name, self.table, path)
+            if damage is not None and is_vacuumed(self.table, path):
+                raise ReadPointError(
+                    damage.table,
+                    f"version {self.version}",
+                    "it is too old: a VACUUM has deleted data files of it since",
+                    hint="read a later one; leave old files to checkpoint_compaction_job, which keeps them for retention_hours",
+                ) from error
             if damage is not None:
                 raise damage from error
             raise

@@ -553,13 +553,14 @@ class StateWriter(TableKeeper):
         return self._commit(write, judge, tries)
 
     def _complete(self, table: DeltaTable, rows: pa.Table, txid: int, since: int) -> pa.Table:
-        """Return all columns of the table: rows of `txid`, in the generation of `since`."""
+        """Return all columns of the table: rows of `txid`, in the generation of `since`, but for those that name theirs."""
         schema = pa.schema(table.schema().to_arrow())
         count = rows.num_rows
         columns = {name: rows[name] for name in rows.column_names}
         columns.setdefault(SLICE_COLUMN, pa.repeat(pa.scalar(UNSLICED), count))
-        columns[TXID] = pa.repeat(pa.scalar(txid, pa.int64()), count)
-        columns[GEN] = pa.repeat(pa.scalar(generation(since), pa.int64()), count)
+        for name, value in ((TXID, txid), (GEN, generation(since))):
+            given = columns.get(name, pa.nulls(count, pa.int64()))
+            columns[name] = pc.fill_null(given, pa.scalar(value, pa.int64()))
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
     def _note(self, table: DeltaTable, record: BatchRecord, carried: Transactions) -> None:

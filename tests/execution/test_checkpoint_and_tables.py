@@ -26,6 +26,7 @@ from pipelines.execution.checkpoint.belonging import (
 )
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.runners.bounded import SourceGoneError
 from pipelines.flowmix import Flow
 from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact
@@ -259,6 +260,30 @@ def test_adopted_as_they_are(lakes: Lakes, tmp_path: Path, monkeypatch: pytest.M
     assert runtime.lake.state("all_rows").scan().num_rows == 4
     assert runtime.lake.state("log_once").get([{"key": "k"}])[0]["c"] == 6  # two of them twice, as was said
     assert runtime.catch_up(lakes.topology).batches == ()
+
+
+def test_a_backfill_right_behind_adopt_misses_files_that_are_gone(spark: SparkSession, tmp_path: Path) -> None:
+    """The epoch that adopt begins has counted nothing yet; the files of the batches before it are counted all the same."""
+    source, runtime = tmp_path / "in", Runtime(spark, Lake(tmp_path / "lake"))
+    topology = TridentTopology("rows")
+    rows = topology.new_stream("s", JsonFiles(source, SCHEMA, max_files_per_batch=1), slice_by="day")
+    rows.partition_persist(DeltaState("rows"))
+    for number in (0, 2, 4):
+        arrive(source, number)
+        runtime.catch_up(topology)
+    table = DeltaTable(str(runtime.lake.state_path("rows")))
+    table.restore(table.version() - 1)
+    runtime = Runtime(spark, Lake(tmp_path / "lake"))
+    assert set(adopt(runtime.lake, topology)) == {"s"}
+    (source / "000.json").unlink()
+    with pytest.raises(SourceGoneError):
+        runtime.backfill(topology, ["d0"])
+    arrive(source, 0)
+    assert not runtime.backfill(topology, ["d0"]).failed
+    assert runtime.lake.state("rows").scan().num_rows == 6
+    arrive(source, 6)
+    runtime.catch_up(topology)
+    assert runtime.lake.state("rows").scan().num_rows == 8
 
 
 def test_a_state_of_another_name_in_a_flow_of_one_state(spark: SparkSession, tmp_path: Path) -> None:

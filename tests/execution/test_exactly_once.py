@@ -156,6 +156,39 @@ def test_any_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     shop.check()
 
 
+def resliced(shop: Shop, slice_by: str) -> TridentTopology:
+    topology = TridentTopology("sales")
+    rows = topology.new_stream("sold", JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1), slice_by=slice_by)
+    rows.partition_persist(DeltaState("sales"))
+    return topology
+
+
+def test_rows_without_a_slice_that_have_one_by_now_outlive_a_backfill_of_another(shop: Shop) -> None:
+    """They go with a backfill of their own slice, and are to be replayed until then."""
+    for rows in ([("d1", "a", 1), (None, "x", 5), (None, "x", 5)], [("d2", "b", 2), (None, "y", 6)]):
+        shop.arrive(*rows)  # type: ignore[arg-type]
+    assert len(shop.runtime.catch_up(resliced(shop, "day"), max_batches=1).batches) == 1
+    changed = resliced(shop, "coalesce(day, if(key = 'y', null, 'none'))")
+
+    def held() -> tuple[list[str], list[tuple[str, int]]]:
+        stored = shop.lake.quarantine("sales").stored("true").to_pylist()
+        keys = sorted(row["key"] for row in shop.lake.state("sales").scan().to_pylist())
+        return keys, sorted((json.loads(row["row"])["key"], row["_txid"]) for row in stored)
+
+    assert held() == (["a"], [("x", 0), ("x", 0)])
+    for _ in range(2):
+        assert not shop.runtime.backfill(changed, ["d1"]).failed
+        assert held() == (["a"], [("x", 0), ("x", 0), ("y", -1)])
+    shop.runtime.catch_up(changed)
+    assert held() == (["a", "b"], [("x", 0), ("x", 0), ("y", -1)])
+    assert not shop.runtime.backfill(changed, ["d1"]).failed
+    assert held() == (["a", "b"], [("x", 0), ("x", 0), ("y", -1)])
+    assert shop.runtime.replay_quarantine(changed).landed == 2
+    assert held() == (["a", "b", "x", "x"], [("y", -1)])
+    assert not shop.runtime.backfill(changed, ["none"]).failed
+    assert held() == (["a", "b", "x", "x"], [("y", -1)])
+
+
 def test_a_crash_between_two_states_then_a_backfill(spark: SparkSession, shop: Shop) -> None:
     """One state has the batch, the other has not; the backfill comes first, then the replay of the batch."""
     shop.arrive(("d1", "a", 1), ("d2", "a", 10))

@@ -296,8 +296,9 @@ class Model:
                 raise Refusal("StateBehindError")
             group.known = {sink.name for sink in sinks}
             return
-        number = max((sink.epochs for sink in sinks), default=0) + 1
-        held = max((sink.last for sink in sinks), default=-1)
+        refused = {epoch: txid for (name, epoch), txid in self.quarantined.items() if name == group.name}
+        number = max((*(sink.epochs for sink in sinks), *refused), default=0) + 1
+        held = max((*(sink.last for sink in sinks), *refused.values()), default=-1)
         if held >= 0 and on_fresh == "refuse":
             raise Refusal("FreshCheckpointError")
         if held >= 0 and on_fresh == "reset":

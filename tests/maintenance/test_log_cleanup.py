@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -137,6 +138,40 @@ def test_a_replay_that_was_cut_off_keeps_what_it_asks_for(state: SmallState) -> 
     assert records.needed() == {}
     compact(None, state.lake, FLOW, retention_hours=0)
     assert replaced_since(Lake(state.lake.root).state("sales"), noted) is None
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_stream_of_another_flow_keeps_what_it_asks_for(state: SmallState, finished: bool) -> None:
+    """The version at which it goes on, however long the table gets no row; what it was planned with, before its first batch."""
+
+    def reads(batch: int, version: int) -> None:
+        offset = {"reservoirId": state.table.id, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
+        for folder, text in (
+            ("offsets", f'v1\n{{"batchWatermarkMs":0}}\n-\n{json.dumps(offset)}'),
+            ("commits", "v1\n{}"),
+        ):
+            if folder == "offsets" or finished:
+                file = state.lake.checkpoint_path("other", "rows") / "spark" / folder / str(batch)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+
+    for i in range(7):
+        state.batch([("d", "a", 0, i)])
+    # Of a batch that took several versions Spark asks for the first one again.
+    reads(0, state.table.version())
+    if finished:
+        reads(1, state.table.version() + 1)
+    last, before = state.table.version(), state.scanned()
+    for _ in range(3):
+        state.batch([("d", "a", 0, 1)])
+        compact(None, state.lake, FLOW, retention_hours=0)
+    assert set(range(last, state.table.version() + 1)) <= set(_log(state))
+    assert state.scanned(version=last) == before
+    for batch in (0, 1, 2) if finished else (0,):
+        reads(batch, state.table.version())
+    state.batch([("d", "a", 0, 1)])
+    compact(None, state.lake, FLOW, retention_hours=0)
+    assert last not in _log(state)
 
 
 def test_what_was_replaced_since_a_version(state: SmallState) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -246,6 +247,47 @@ def test_a_backfill_of_files_that_were_put_together_before_the_stream_came(spark
         runtime.backfill(topology, ["d3"])
     runtime.catch_up(topology)
     assert totals(lake)["d3"] == (2, 15)
+
+
+def append_one(table: Path, n: int) -> None:
+    write_deltalake(table, pa.table({"day": ["d1"], "n": pa.array([n], pa.int64())}), mode="append")
+
+
+@pytest.mark.parametrize("kept", [3, 4, 5])
+def test_a_stream_goes_on_when_the_log_no_longer_has_its_first_version(
+    spark: SparkSession, tmp_path: Path, kept: int
+) -> None:
+    """By Delta's default a month later. A backfill still knows what the stream has counted."""
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    runtime, topology = Runtime(spark, lake), flow(table)
+    # A row without a slice, the last one that is refused.
+    write_deltalake(table, pa.table({"day": ["d1", None], "n": pa.array([0, 9], pa.int64())}))
+    for n in range(1, 5):
+        append_one(table, n)
+        runtime.catch_up(topology)
+    if kept == 5:
+        append_one(table, 5)
+    DeltaTable(table, version=max(kept, 4)).create_checkpoint()
+    for file in (table / "_delta_log").glob("0*.json"):
+        if int(file.name[:20]) < kept:
+            file.unlink()
+    if kept < 5:
+        append_one(table, 5)
+    runtime.backfill(topology, ["d1"])
+    assert totals(lake) == {"d1": (6, 15)}
+    if kept == 5:
+        # Spark looks at the commits of its last batch when it starts again.
+        with pytest.raises(LostRowsError, match="the table's log no longer has"):
+            runtime.catch_up(topology)
+        return
+    report = runtime.catch_up(topology)
+    assert [batch.received for batch in report.batches] == [1]
+    append_one(table, 6)
+    runtime.catch_up(topology)
+    assert totals(lake) == {"d1": (7, 21)}
+    DeltaTable(table).delete("n = 2")
+    with pytest.raises(SourceGoneError):
+        runtime.backfill(topology, ["d1"])
 
 
 def test_files_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:

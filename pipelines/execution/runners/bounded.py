@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
 from pipelines.execution.batch.accounts import with_hash
@@ -32,6 +33,7 @@ from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.runners.bounded_inputs import refused, versions_read
 from pipelines.execution.runners.claims import check_unread
+from pipelines.execution.runners.held_rows import rows_of_other_slices, with_rows
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.spark.arrow_frame import to_arrow
@@ -355,7 +357,7 @@ class BoundedRunner:
         return frozenset().union(*(self._streamed(sink.table) for sink in self._group.sinks)) - read
 
     def _streamed(self, table: StateTable) -> frozenset[str]:
-        """Return the files (as `file_key`) whose batches of the present epoch this table has committed."""
+        """Return the files (as `file_key`) whose batches this table has committed, or that the present epoch begins behind."""
         epoch = self._checkpoint.epoch
         if epoch is None:
             return frozenset()
@@ -367,6 +369,9 @@ class BoundedRunner:
             ),
             default=-1,
         )
+        if epoch.first_batch:
+            # It goes on in the middle of Spark's checkpoint: what lies before was read in the epoch before.
+            last = max(last, epoch.txid(epoch.first_batch) - 1)
         if table.declared.kind == OPAQUE and last >= 0:
             # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
             last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
@@ -379,7 +384,7 @@ class BoundedRunner:
         # Before anything is asked of the tables: what comes behind these versions is another process's.
         self._seen = {sink.name: made_for.get(sink.name, sink.table.version()) for sink in wave}
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
-        quarantined = self._commit_refused(work) if last else {}
+        quarantined = self._commit_refused(work, frozenset().union(*streamed.values())) if last else {}
         for slice_ in work.slices:
             # Committed in all states, and told: or not begun.
             with unbroken():
@@ -489,9 +494,16 @@ class BoundedRunner:
         own = f"{NAME}/{self._group.name}" if name == NAME else name
         return stream_id(self._group.topology.name, own, epoch)
 
-    def _commit_refused(self, work: _Pass) -> dict[str, int]:
-        """Commit the refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice."""
+    def _commit_refused(self, work: _Pass, counted: frozenset[str]) -> dict[str, int]:
+        """Commit the refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice.
+
+        Those that had none and have one by now stay, unless it is one of the slices: no state counts them.
+
+        Args:
+            counted: the files that the stream has counted.
+        """
         writer = self._group.quarantine
+        kept = rows_of_other_slices(self._group, work.refused.get(NO_SLICE), work.slices, counted)
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
             if self._stays(work.run.refused_slices.get(slice_, {})):
@@ -502,12 +514,24 @@ class BoundedRunner:
             if rows is None and not self._holds_refused(writer.table, slice_):
                 continue
             rows = writer.empty() if rows is None else of_group(rows, self._group.name)
+            if slice_ == NO_SLICE and kept is not None:
+                rows = with_rows(rows, kept)
             received, files = work.counts.get(slice_, (0, frozenset()))
             # Batches that refuse nothing leave no commit here: files of those since the last one are claimed, too.
-            given = _SliceRows(slice_, received, files, rows, streamed=self._streamed(writer.table))
+            given = _SliceRows(slice_, received, files, rows, streamed=self._judged(writer.table))
             self._write(writer, NAME, given)
             done[slice_] = rows.num_rows
         return done
+
+    def _judged(self, quarantine: StateTable) -> frozenset[str]:
+        """Return the files (as `file_key`) up to the last batch that has refused rows.
+
+        That may be long ago. None where the log of a Delta table no longer says: more is claimed then than the stream will read.
+        """
+        try:
+            return self._streamed(quarantine)
+        except (DeltaError, FileNotFoundError):
+            return frozenset()
 
     def _holds_refused(self, table: StateTable, slice_: str) -> bool:
         text = literal(SLICE_COLUMN, slice_, pa.string())

@@ -53,7 +53,7 @@ from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
 from pipelines.state.kinds import TRANSACTIONAL
-from pipelines.state.record import BatchRecord
+from pipelines.state.record import BATCH, BatchRecord, CommitRecord
 from pipelines.state.turns import LateWriterError, stream_id
 
 if TYPE_CHECKING:
@@ -296,13 +296,17 @@ class StreamRunner:
         return [*(sink.table for sink in self._group.sinks), self._group.quarantine.table]
 
     def _fresh_epoch(self, on_fresh: str) -> Epoch:
-        commits = [(sink, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
-        number = max((c.epoch or 0 for sink in self._group.sinks for c in sink.table.history()), default=0) + 1
+        commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
+        if self._group.quarantine.table.exists():
+            # It may outlive the states, and a batch whose txid it knows in an epoch would leave no rows there.
+            refused = self._group.quarantine.table
+            commits += [(refused.name, commit) for commit in refused.commits.batches() if self._is_own(commit)]
+        number = self._free_epoch()
         if not commits:
             if on_fresh == RESET:
                 self._poison.forget_all()
             return self._begun(Epoch(number, 0))
-        sink, last = max(commits, key=lambda pair: pair[1].txid or 0)
+        name, last = max(commits, key=lambda pair: pair[1].txid or 0)
         if on_fresh == CONTINUE:
             return self._begun(Epoch(number, (last.txid or 0) + 1))
         if on_fresh == RESET:
@@ -315,7 +319,26 @@ class StreamRunner:
                     target.writer.reset(record, stream_id(record.flow, target.name, number))
             (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             return self._begun(Epoch(number, 0))
-        raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
+        raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
+
+    def _free_epoch(self) -> int:
+        """Return the number of a fresh epoch, whose transaction ids no table knows."""
+        group, quarantine = self._group, self._group.quarantine
+        known = [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
+        if not quarantine.table.exists():
+            return max(known, default=0) + 1
+        refused = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
+        known += [commit.epoch or 0 for commit in refused]
+        number = max(known, default=0) + 1
+        # Delta keeps a transaction id for longer than the log keeps its commit.
+        while quarantine.committed(stream_id(group.topology.name, f"{NAME}/{group.name}", number)) is not None:
+            number += 1
+        return number
+
+    def _is_own(self, commit: CommitRecord) -> bool:
+        """Return whether a commit of quarantine is of this batch group; those of earlier releases do not name theirs."""
+        alone = len(self._group.topology.spouts) == len(self._group.spouts)
+        return commit.group == self._group.name or (alone and commit.group is None)
 
     def _begun(self, epoch: Epoch) -> Epoch:
         """Begin an epoch with a fresh checkpoint and empty windows."""
