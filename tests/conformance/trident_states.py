@@ -376,7 +376,7 @@ QUERIES = {
         lambda s: (
             keep(
                 s.state_query(
-                    s.partition_persist(DeltaState("seen"), None, Seen()),
+                    s.partition_persist(DeltaState("seen"), None, Seen(), "w string, last timestamp, i bigint"),
                     ["word", "at"],
                     LastSeen(),
                     ["l", "n", "later"],
