@@ -116,7 +116,7 @@ UNFIT: dict[str, Callable[[Stream], Stream]] = {
     "no inputs": lambda s: s.each(Split(), "word"),
     "a map over other fields": lambda s: s.map(lambda k: k, "k"),
     "a condition as Python's": lambda s: s.filter(["k", "n"], lambda k, n: k == "a" and n > 1),
-    "a partition": lambda s: s.partition(lambda k: k).parallelism_hint(2).min_by("n"),
+    "a partition": lambda s: s.partition(lambda k: k).filter("true").parallelism_hint(2).min_by("n"),
 }
 
 
