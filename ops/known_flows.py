@@ -54,11 +54,16 @@ def deployed_files(registry: str) -> dict[str, DeployedFlow]:
     if not registry_exists(registry):
         return {}
     from pipelines.nimbus.deployed import YAML
+    from pipelines.nimbus.errors import NoTablesError
     from pipelines.nimbus.registry.registry import Registry
     from pipelines.nimbus.registry.store import Store
 
-    with closing(Store(registry)) as store:
-        deployed = Registry(store).flows()
+    try:
+        # Whoever only looks makes no tables: a restore may be at work.
+        with closing(Store(registry, migrate=False)) as store:
+            deployed = Registry(store).flows()
+    except NoTablesError:
+        return {}
     return {one.name: one for one in deployed if one.version.content.definition.get("kind") == YAML}
 
 

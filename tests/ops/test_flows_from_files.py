@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +82,17 @@ def test_verbs_with_spark(file: Path, how: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_nobody_knows_is_still_refused(file: Path) -> None:
     assert 'no flow "ordres" in the catalog' in run("skip", "ordres", "0", code=1).stderr
+
+
+def test_who_only_looks_makes_no_tables(home: Path) -> None:
+    """They may be missing for as long as a restore takes."""
+    registry = home / "nimbus" / "registry.db"
+    registry.parent.mkdir(parents=True)
+    registry.touch()
+    assert "UnknownFlowError" in run("skip", "orders", "0", code=1).stderr
+    run("tidy", "--dry-run")
+    with closing(sqlite3.connect(registry)) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
 def test_housekeeping_compacts_what_was_deployed_from_a_file(

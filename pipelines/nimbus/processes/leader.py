@@ -335,7 +335,7 @@ class Leader:
             )
         except AssignmentError as error:
             for flow in members:
-                self._tell(flow, str(error), lease)
+                self._tell(flow, f"{_UNPLACED}{error}", lease)
             return
         self._keep(members, made, kind, ids, look, lease)
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from pipelines import logs
 from pipelines.nimbus import deployed
+from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
 from pipelines.places.location import Location
 from pipelines.processes import ProcessIdentity
@@ -119,7 +120,7 @@ class Standby:
             self._child.wait()
         if self._child is not None and self._child.poll() is not None:
             self._failures += 1
-            pause = min(self._settings.back_off_seconds, 2.0 ** (self._failures - 1))
+            pause = pause_after(self._failures, self._settings.back_off_seconds)
             logger.warning("standby ended", pid=self._child.pid, code=self._child.returncode, again_in_seconds=pause)
             self._again_at = time.monotonic() + pause
             self._forget()

@@ -28,6 +28,7 @@ from pipelines.bounds import shown
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError, SettingError
+from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
 from pipelines.nimbus.processes.standby import MASTER, Standby
@@ -389,7 +390,7 @@ class SupervisorProcess:
             logger.info("worker ended", port=slot.port, pid=pid)
             return
         slot.failures = 1 if lived > _RECOVERED_SECONDS else slot.failures + 1
-        pause = 0.0 if slot.failures == 1 else min(self._settings.back_off_seconds, 2.0 ** (slot.failures - 2))
+        pause = 0.0 if slot.failures == 1 else pause_after(slot.failures - 1, self._settings.back_off_seconds)
         slot.again_at = time.monotonic() + pause
         logger.warning("worker died", port=slot.port, pid=pid, code=code, again_in_seconds=pause)
         self._tell_flows(slot, {"supervisor": self.name, "port": slot.port, "code": code})

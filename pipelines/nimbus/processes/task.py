@@ -24,6 +24,7 @@ from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
 from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.deployed import DeployedQuery, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, REPARTITIONING, STARTING
@@ -420,7 +421,7 @@ class Task(threading.Thread):
             self.lost = error.__cause__
             return
         self._failures += 1
-        pause = min(LONGEST_BACK_OFF, 2.0 ** (self._failures - 1))
+        pause = pause_after(self._failures, LONGEST_BACK_OFF)
         logger.error("query failed", reason=str(error), kind=type(error).__name__, again_in_seconds=pause)
         detail = {"group": self.query.group, "reason": str(error), "final": isinstance(error, FINAL)}
         try:

@@ -34,6 +34,7 @@ from pipelines.nimbus.errors import (
 )
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
+from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
@@ -319,7 +320,7 @@ class WorkerProcess:
             self._imported.look()
             return
         times = self._failed.get(serial, _NEVER_FAILED)[0]
-        self._failed[serial] = (times + 1, time.monotonic() + min(LONGEST_BACK_OFF, 2.0**times))
+        self._failed[serial] = (times + 1, time.monotonic() + pause_after(times + 1, LONGEST_BACK_OFF))
         if self._imported.has_changed():
             self._needs_other_code.add(serial)
 

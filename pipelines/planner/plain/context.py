@@ -133,7 +133,8 @@ def _rows(label: str, function: Callable[..., object], convert: Convert | None, 
     items = list(given) if inspect.isgenerator(given) else given
     try:
         return as_rows(width, convert, items)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:
+        # An array, a map or a struct that is none is not gone through.
         raise FunctionError(label, f"failed on {shown(row)}: {error}") from error
 
 
