@@ -94,8 +94,12 @@ def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
 
 
 def sides_behind(operation: Operation, sides: Mapping[str, Schema | None]) -> Mapping[str, Schema | None]:
-    """Return what each side has behind an operation: what makes new fields makes the same ones of either side's events."""
-    return {} if isinstance(operation, Each | Compute) else sides
+    """Return what each side has behind an operation: what says the fields that it makes has the same ones of either side's events.
+
+    Of an `each` without a schema nobody knows which it makes: those that came.
+    """
+    says = isinstance(operation, Compute) or (isinstance(operation, Each) and bool(operation.schema))
+    return {} if says else sides
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:

@@ -6,6 +6,7 @@ channel's commits one by one, passing over those that delete or move rows.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,12 +88,18 @@ def streamed(lake: Lake) -> dict[str, int]:
     for flow in flows:
         for group in (group for group in flow.iterdir() if group.is_dir()):
             reader = Checkpoint(flow.name, group)
-            last = max(reader.finished_batches() - 1, 0)
-            for offset in (*_offsets(reader, last - 1), *_offsets(reader, last)):
-                if "reservoirVersion" in offset:
-                    table, version = str(offset["reservoirId"]), int(offset["reservoirVersion"])
-                    oldest[table] = min(version, oldest.get(table, version))
+            for table, version in _asked_for(reader):
+                oldest[table] = min(version, oldest.get(table, version))
     return oldest
+
+
+def _asked_for(reader: Checkpoint) -> Iterator[tuple[str, int]]:
+    """Yield tables and the versions to which a query may come back; what is torn, or moved away meanwhile, says nothing."""
+    for back in (1, 0):
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            for offset in _offsets(reader, max(reader.finished_batches() - 1, 0) - back):
+                if "reservoirVersion" in offset:
+                    yield str(offset["reservoirId"]), int(offset["reservoirVersion"])
 
 
 def readers_of(topology: TridentTopology) -> dict[str, set[str]]:

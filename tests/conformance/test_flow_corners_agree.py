@@ -106,8 +106,8 @@ def made(stream: Any) -> Any:
     return stream.each(lambda e: {"k": e["k"], "x": e.get("v", e.get("w"))}, "k string, x bigint")
 
 
-def set_where_absent(stream: Any) -> Any:
-    return stream.each(lambda e: {**e, "v": e.get("v", 7), "w": e.get("w", 9)})
+def passed(stream: Any) -> Any:
+    return stream.each(lambda e: {**e})
 
 
 def kept(stream: Any) -> Any:
@@ -209,7 +209,7 @@ CASES = [
     values_beside_declared_arrays,
     join_behind(computed),
     join_behind(made),
-    join_behind(set_where_absent),
+    join_behind(passed),
     join_behind(kept),
     python_among_other_criteria,
     join_behind_which_windows_stand,

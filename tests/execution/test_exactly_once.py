@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import StateBehindError
 from pipelines.execution.runners.bounded import SourceGoneError
-from pipelines.quality import drop, warn
+from pipelines.quality import drop, fail, warn
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 
@@ -156,9 +156,10 @@ def test_any_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     shop.check()
 
 
-def resliced(shop: Shop, slice_by: str) -> TridentTopology:
+def resliced(shop: Shop, slice_by: str, most: int = 99) -> TridentTopology:
     topology = TridentTopology("sales")
     rows = topology.new_stream("sold", JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1), slice_by=slice_by)
+    rows = rows.gate(fail("column_values_to_be_between", column="n", max_value=most), name="high")
     rows.partition_persist(DeltaState("sales"))
     return topology
 
@@ -187,6 +188,18 @@ def test_rows_without_a_slice_that_have_one_by_now_outlive_a_backfill_of_another
     assert held() == (["a", "b", "x", "x"], [("y", -1)])
     assert not shop.runtime.backfill(changed, ["none"]).failed
     assert held() == (["a", "b", "x", "x"], [("y", -1)])
+
+
+def test_a_row_without_a_slice_outlives_a_backfill_of_its_own_that_a_gate_refuses(shop: Shop) -> None:
+    """What is refused stays as it was: the row was in no state and no longer in quarantine."""
+    shop.arrive(("d1", "a", 1), (None, "x", 50))  # type: ignore[arg-type]
+    shop.runtime.catch_up(resliced(shop, "day"))
+    refused = shop.runtime.backfill(resliced(shop, "coalesce(day, 'none')", most=10), ["none"])
+    assert [report.slice for report in refused.failed] == ["none"]
+    stored = shop.lake.quarantine("sales").stored("true").to_pylist()
+    assert [json.loads(row["row"])["key"] for row in stored] == ["x"]
+    assert shop.runtime.replay_quarantine(resliced(shop, "coalesce(day, 'none')")).landed == 1
+    assert sorted(row["key"] for row in shop.lake.state("sales").scan().to_pylist()) == ["a", "x"]
 
 
 def test_a_crash_between_two_states_then_a_backfill(spark: SparkSession, shop: Shop) -> None:

@@ -503,7 +503,9 @@ class BoundedRunner:
             counted: the files that the stream has counted.
         """
         writer = self._group.quarantine
-        kept = rows_of_other_slices(self._group, work.refused.get(NO_SLICE), work.slices, counted)
+        # A slice that a gate refuses stays as it was, and so do the rows that would be judged with it.
+        going = [slice_ for slice_ in work.slices if not self._stays(work.run.refused_slices.get(slice_, {}))]
+        kept = rows_of_other_slices(self._group, work.refused.get(NO_SLICE), going, counted)
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
             if self._stays(work.run.refused_slices.get(slice_, {})):
