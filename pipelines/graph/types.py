@@ -33,26 +33,6 @@ def same_type(first: str | None, other: str | None) -> bool:
     return "".join(first.lower().split()) == "".join(other.lower().split())
 
 
-_TEXTS = ("string", "varchar", "char")
-_NO_TEXTS = (
-    *("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"),
-    *("float", "real", "double", "decimal", "dec", "numeric", "boolean"),
-    *("date", "timestamp", "timestamp_ntz", "timestamp_ltz"),
-)
-
-
-def may_meet(first: str | None, other: str | None) -> bool:
-    """Check whether values of two types can stand for one another, as the keys of a join do.
-
-    Spark reads a text that meets a number, a truth value, a date or a time as one, and fails on the first that is none. Numbers
-    meet each other, and dates meet times.
-    """
-    if first is None or other is None:
-        return True
-    one, two = (kind.lower().split("(")[0].strip() for kind in (first, other))
-    return not ((one in _TEXTS and two in _NO_TEXTS) or (two in _TEXTS and one in _NO_TEXTS))
-
-
 @lru_cache(maxsize=256)
 def parts_of(kind: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return what a type is made of, with the names of a struct's fields.

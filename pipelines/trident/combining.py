@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FunctionError, MixedSpoutsError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require
-from pipelines.graph.types import known_types, may_meet
 from pipelines.trident.functions import output_schema
 from pipelines.trident.stream import GroupedStream, Stream
 from pipelines.trident.user_code import MultiReducer
@@ -40,7 +38,6 @@ def merged(topology: TridentTopology, streams: Sequence[Any], outputs: FieldName
     names = first if outputs is None else added("merge", outputs, ())
     if len(names) != len(first):
         raise FunctionError("merge", f"{list(names)} do not name the {len(first)} fields {list(first)}")
-    _check_types("merge", given, [stream.output_fields for stream in given])
     return _joined_node(topology, given, nodes.MergeNode, names)
 
 
@@ -63,7 +60,6 @@ def joined(
     ]
     if not keys[0] or len({len(names) for names in keys}) != 1:
         raise FunctionError("join", f"needs the same number of join fields, at least one, of each stream; got {keys}")
-    _check_types("join", given, keys)
     sides = tuple(
         nodes.JoinSide(names, tuple(f for f in stream.output_fields if f not in names), outer)
         for stream, names, outer in zip(given, keys, _outer(kind, len(given)), strict=True)
@@ -81,20 +77,6 @@ def joined(
             hint="compact: the join fields, then each stream's other fields; preserve: all fields of each stream",
         )
     return _joined_node(topology, given, nodes.JoinNode, names, sides=sides, mode=mode)
-
-
-def _check_types(operation: str, streams: Sequence[Stream], fields: Sequence[tuple[str, ...]]) -> None:
-    """Check that the types of fields that come together by their places can, as far as they are known."""
-    known = [known_types(stream._topology.graph, stream.node) for stream in streams]
-    for meeting in zip(*fields, strict=True):
-        kinds = [types.get(name) for types, name in zip(known, meeting, strict=True)]
-        for (name, kind), (other, other_kind) in combinations(zip(meeting, kinds, strict=True), 2):
-            if not may_meet(kind, other_kind):
-                raise FunctionError(
-                    operation,
-                    f'field "{name}" is {kind}, and the field "{other}" that meets it {other_kind}',
-                    hint="make them of one type first, as with map",
-                )
 
 
 def multi_reduced(

@@ -9,7 +9,6 @@ from pipelines.aggregators import Aggregator, ColumnAggregator
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
-from pipelines.graph.types import known_types, may_meet
 from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
@@ -265,10 +264,7 @@ class Persisting(Steps):
         new = added("state_query", names, self.output_fields)
         # By name and not by the handle's node: the handle may be another topology's.
         holder = self._topology.holder_of(name)
-        shape = Shape.of(holder)
-        check_query(name, shape, inputs, function, new)
-        if shape is not None and holder is not None and isinstance(function, MapGet):
-            self._check_key_types(name, holder, inputs, shape.keys)
+        check_query(name, Shape.of(holder), inputs, function, new)
         return self._add(
             nodes.StateQueryNode,
             fields=self.output_fields + new,
@@ -281,17 +277,6 @@ class Persisting(Steps):
             group=group,
             parted=isinstance(function, TupleCollectionGet) and not group and self._is_broadcast(),
         )
-
-    def _check_key_types(self, state: str, holder: nodes.Node, inputs: tuple[str, ...], keys: tuple[str, ...]) -> None:
-        graph = self._topology.graph
-        asked, held = known_types(graph, self._node), known_types(graph, holder.id)
-        for name, key in zip(inputs, keys, strict=True):
-            if not may_meet(asked.get(name), held.get(key)):
-                raise FunctionError(
-                    "state_query",
-                    f'field "{name}" is {asked[name]}, and the key "{key}" of state "{state}" {held[key]}',
-                    hint="make the field of the key's type first, as with map",
-                )
 
     def _is_broadcast(self) -> bool:
         """Return whether the tuples are copies that a broadcast gave to every task."""

@@ -53,9 +53,6 @@ class Streams:
         self.right = self.topology.new_stream("right", FixedBatches("x string, v bigint", []))
         self.query = self.topology.new_query_stream("ask", "k string, v bigint")
 
-    def numbers(self, kind: str) -> Stream:
-        return self.topology.new_stream(kind.split("(")[0], FixedBatches(f"n {kind}", []))
-
     def join(self, *args: Any, **how: Any) -> Stream:
         return self.topology.join(self.left, "k", self.right, "x", *args, **how)
 
@@ -95,20 +92,6 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
     "join, too many kinds": lambda s: s.join(["k", "a", "b"], kind=mixed(INNER, OUTER, OUTER)),
     "join on different numbers of fields": lambda s: s.topology.join(s.left, ["k", "v"], s.right, "x", ["k", "a", "b"]),
     "join on nothing": lambda s: s.topology.join(s.left, [], s.right, [], ["a", "b", "c", "d"]),
-    "join of a text and a number": lambda s: s.topology.join(s.left, "v", s.right, "x", ["n", "k", "v"]),
-    "join of texts and a date": lambda s: s.topology.join(
-        [s.left, s.right, s.numbers("date")], ["k", "x", "n"], ["k", "v", "w"]
-    ),
-    "merge of a text and a number behind an unknown type": lambda s: s.topology.merge(
-        s.left.map(lambda k, v: v, "w"), s.left.project("v"), s.right.project("x")
-    ),
-    "merge of a text and a number": lambda s: s.topology.merge(s.left, s.right.project(["v", "x"])),
-    "merge of a text and a truth value": lambda s: s.topology.merge(s.numbers("boolean"), s.left.project("k")),
-    "query by a number of a text": lambda s: s.left.state_query(s.counts(), "v", MapGet(), "n"),
-    "grouped query by a number of a text": lambda s: s.left.group_by("v").state_query(s.counts(), "v", MapGet(), "n"),
-    "query by a time of a fixed state's text": lambda s: s.numbers("timestamp").state_query(
-        s.topology.new_static_state(FixedState("f", "k string, w int", "k")), "n", MapGet(), "w"
-    ),
     "join without fields": lambda s: s.topology.join([s.left, s.right], ["k"], ["k", "a", "b"]),
     "join of two arguments": lambda s: s.topology.join(s.left, s.right),
     "join of something named": lambda s: s.join(["k", "a", "b"], how="inner"),
@@ -154,16 +137,6 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
     "query without outputs": lambda s: s.left.state_query(s.counts(), "k", Ask(), []),
     "a source that is none": lambda s: s.topology.new_stream("more", [("a",)]),
 }
-
-
-def test_what_may_meet() -> None:
-    s = Streams()
-    for kind in ("int", "double", "decimal(10,2)"):
-        s.topology.join(s.left, "v", s.numbers(kind), "n", ["n", "k"])
-    s.topology.join(s.numbers("date"), "n", s.numbers("timestamp"), "n", ["n"])
-    s.topology.merge(s.left.project("k"), s.right.project("x"), s.left.map(lambda k, v: v, "of_any_type"))
-    s.left.each("v", lambda v: v, "w").state_query(s.counts(), "w", MapGet(), "n")
-    s.left.state_query(s.topology.new_static_state(FixedState("f", "k int, w int", "k")), "v", MapGet(), "w")
 
 
 @pytest.mark.parametrize("case", WRONG)
