@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,12 @@ class UpdatePass:
 
     def _emitted(self, state: MapState, tuples: list[Row]) -> Iterator[Row]:
         try:
-            rows = emitted(str(self.updater), self.updater.update_state(state, tuples), self.outputs)
+            given = self.updater.update_state(state, tuples)
+            if not self.outputs:
+                # Nobody takes what it emits, as in Trident; a generator's body runs as it is read.
+                deque(given if isinstance(given, Iterator) else (), maxlen=0)
+                return
+            rows = emitted(str(self.updater), given, self.outputs)
         except Exception as error:
             raise self.where.failed_on_all(tuples, error) from error
         empty = (None,) * (len(state.keys) + len(state.values))

@@ -8,7 +8,7 @@ states as dicts. Only SQL text, callables of Columns without a plain form and ga
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -161,7 +161,7 @@ class UpdatedState(_Keyed):
                 rows = emitted(self.node.label, given, len(self.node.outputs))
                 made += rows
                 numbers += [task] * len(rows)
-            elif given is not None:
+            elif isinstance(given, Iterator):
                 list(given)  # a generator's body runs as it is read
             self._take(changed, {**state.puts, **dict.fromkeys(state.removed)})
         for key, values in changed.items():

@@ -376,7 +376,7 @@ QUERIES = {
         lambda s: (
             keep(
                 s.state_query(
-                    s.partition_persist(DeltaState("seen"), None, Seen(), "w string, last timestamp, i bigint"),
+                    s.partition_persist(DeltaState("seen"), None, Seen()),
                     ["word", "at"],
                     LastSeen(),
                     ["l", "n", "later"],
