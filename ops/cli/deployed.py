@@ -478,7 +478,7 @@ def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: 
 
 def _again(there: Nimbus, seen: FlowStatus, seconds: float, quiet: bool) -> FlowStatus:
     """Wait until a changed flow runs again, if it is one that runs."""
-    if not seen.active or not _somebody(there):
+    if not _somebody(there) or not seen.active:
         return there.flow(seen.name)
     return _waited(there, seen, "running", seconds, quiet, "drains and starts again")
 

@@ -192,6 +192,11 @@ def test_verbs_ask_wait_and_show(nimbus: FakeNimbus, arguments: list[str], asked
     assert shown in said(done)
 
 
+def test_a_change_of_an_inactive_flow_says_too_that_nobody_makes_it(nimbus: FakeNimbus) -> None:
+    nimbus.flows, nimbus.alive = {"flights": flow("flights", status="INACTIVE")}, False
+    assert "No supervisor is alive" in run("rebalance", "flights", "--workers", "2").stderr
+
+
 def test_without_a_supervisor_nothing_is_waited_for(nimbus: FakeNimbus) -> None:
     nimbus.flows, nimbus.alive = {"flights": flow("flights", RUNNING)}, False
     done = run("deactivate", "flights")
