@@ -264,24 +264,24 @@ def skip(
     from pipelines.execution.batch.poison import skip as leave_out
 
     topology = topology_of(name)
-    name = topology.name
+    file, name = (name if name != topology.name else None), topology.name
     leave_out(opened_lake(), topology, txid)
     if as_json:
         emit({"flow": name, "skipped": txid})
     else:
-        rendering.say(f"Batch {txid} of {name} is left out. {_goes_on(name)}")
-        rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {name}")
+        rendering.say(f"Batch {txid} of {name} is left out. {_goes_on(name, file)}")
+        rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {file or name}")
 
 
-def _goes_on(name: str) -> str:
-    """Return how a flow goes on behind a batch that was left out."""
+def _goes_on(name: str, file: str | None) -> str:
+    """Return how a flow goes on behind a batch that was left out; one of a file alone has nothing but that."""
     known = deployed.running().get(name)
     if known is None:
-        return f"Go on with: tridelta run {name}"
+        return f"Go on with: tridelta {f'submit {file}' if file else f'run {name}'}"
     if known["status"] == "INACTIVE":
         return f"It is deployed and inactive; go on with: tridelta activate {name}"
     if known["status"] == "KILLED":
-        return f"It is being removed; go on afterwards with: tridelta submit {name}"
+        return f"It is being removed; go on afterwards with: tridelta submit {file or name}"
     return "It is deployed and goes on by itself."
 
 

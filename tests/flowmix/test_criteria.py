@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -237,16 +236,6 @@ def test_6_python_and_spark_give_the_same_answers(spark: SparkSession) -> None:
     for i, one in enumerate(criteria):
         plain = [one.matches(Event(row, "e", 0)) for row in ROWS]
         assert [row[i] for row in found] == plain, str(one)
-
-
-@pytest.fixture
-def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A driver on a host that does not stand in UTC."""
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.usefixtures("in_new_york")

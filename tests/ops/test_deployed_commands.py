@@ -90,6 +90,15 @@ def test_skip_says_how_the_flow_goes_on(
     assert f"Batch 3 of trips is left out. {goes_on} Its rows" in said(run("skip", "trips", "3"))
 
 
+def test_skip_of_a_file_that_is_not_deployed_names_the_file(
+    nimbus: FakeNimbus, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run` takes flows of the catalog alone."""
+    monkeypatch.setattr("ops.cli.app.topology_of", lambda name: SimpleNamespace(name="trips"))
+    monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_: None)
+    assert "Go on with: tridelta submit trips.yaml" in said(run("skip", "trips.yaml", "3"))
+
+
 def test_submit_passes_its_options_on(nimbus: FakeNimbus) -> None:
     options = [
         "--trigger-seconds",

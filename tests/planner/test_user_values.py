@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import time
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -50,16 +48,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("boolean", 1),
     ("bigint", float("nan")),
 ]
-
-
-@pytest.fixture
-def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A worker on a machine that does not stand in UTC."""
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.usefixtures("in_new_york")
