@@ -270,7 +270,9 @@ def skip(
         emit({"flow": name, "skipped": txid})
     else:
         rendering.say(f"Batch {txid} of {name} is left out. {_goes_on(name, file)}")
-        rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {file or name}")
+        rendering.say(
+            f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {file or name}"
+        )
 
 
 def _goes_on(name: str, file: str | None) -> str:
