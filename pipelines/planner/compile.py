@@ -7,7 +7,7 @@ job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -19,6 +19,7 @@ from pipelines.planner.functions import appended, condition, consumed, replaced
 from pipelines.planner.joins import joined
 from pipelines.planner.partitioning import entered, hidden_needs, merged, repartitioned
 from pipelines.planner.persists import new_values, persisted, read_by
+from pipelines.planner.siblings import Siblings
 from pipelines.planner.state_queries import queried
 from pipelines.planner.step import TASK, Context, Step, columns
 from pipelines.planner.windows import entering, on_time, windowed, windowed_in_batch
@@ -38,6 +39,7 @@ class Compiler:
         context: the run.
         spouts: frames of the spout nodes, by id: their fields, and `_slice` if the run has slices.
         given: frames of other nodes, by id, that are not to be worked out: what leads to them is not looked at.
+        siblings: persists among the wanted ones that get one frame, with the rows of all.
     """
 
     def __init__(
@@ -47,9 +49,14 @@ class Compiler:
         context: Context,
         spouts: Mapping[int, DataFrame],
         given: Mapping[int, DataFrame] | None = None,
+        siblings: Sequence[Siblings] = (),
     ) -> None:
-        self._graph, self._context, self._wanted, self._spouts = graph, context, wanted, spouts
+        self._graph, self._context, self._spouts = graph, context, spouts
         self._given = given or {}
+        self._siblings = {family.first.id: family for family in siblings}
+        first = {member.id: family.first.id for family in siblings for member in family.members}
+        self._places = {node_id: first.get(node_id, node_id) for node_id in wanted}
+        self._wanted = tuple(dict.fromkeys(self._places.values()))
         self._frames: dict[int, DataFrame] = {}
         self._sources = self._read_from()
         self._tasks = node_tasks(graph)
@@ -62,7 +69,7 @@ class Compiler:
             if node.id in self._sources:
                 frame = self._compile(node)
                 self._frames[node.id] = self._context.shared(node, frame) if readers.count(node.id) > 1 else frame
-        return {node_id: self._frames[node_id] for node_id in self._wanted}
+        return {node_id: self._frames[place] for node_id, place in self._places.items()}
 
     @property
     def reads_source(self) -> bool:
@@ -104,7 +111,8 @@ class Compiler:
             before=tuple(self._tasks[parent] for parent in node.parents),
             needed=needed,
         )
-        return _COMPILERS[type(node)](step)
+        siblings = self._siblings.get(node.id)
+        return _COMPILERS[type(node)](step) if siblings is None else siblings.rows(step)
 
     def _entering(self, node: nodes.Node, parent: int) -> DataFrame:
         """A parent's frame, its tuples in the tasks that the node has.

@@ -76,12 +76,16 @@ def stored_values(step: Step) -> DataFrame | None:
 
 
 def _partials_in_spark(step: Step, keys: list[str]) -> DataFrame:
-    node = step.node
+    return grouped(step, keys, partials(step.node.aggregations))
+
+
+def grouped(step: Step, keys: list[str], made: Sequence[Column]) -> DataFrame:
+    """Return the group's fields, the keys and some aggregates, a row for each group that has tuples."""
     # Not a stream-wide agg(): an empty batch has no partial value to store, only a reader sees the zero.
-    by = columns([*node.group, *keys])
+    by = columns([*step.node.group, *keys])
     if by:
-        return step.frame.groupBy(*by).agg(*partials(node.aggregations))
-    return step.frame.groupBy(F.lit(0).alias("_all")).agg(*partials(node.aggregations)).drop("_all")
+        return step.frame.groupBy(*by).agg(*made)
+    return step.frame.groupBy(F.lit(0).alias("_all")).agg(*made).drop("_all")
 
 
 # --- map states -----------------------------------------------------------------------------------------------------

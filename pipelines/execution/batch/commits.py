@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -14,19 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType
+from pyspark.sql.types import LongType, StructType
 
 from pipelines.execution.batch.accounts import HASH, row_hash, taken_off
 from pipelines.execution.checkpoint.durable import sync_table
+from pipelines.graph.dialects import SPARK
 from pipelines.planner.updaters import EMIT, OP, REMOVE
 from pipelines.spark.arrow_frame import all_nullable, nullable_within, to_arrow
-from pipelines.state.schema import REMOVED
+from pipelines.state.schema import REMOVED, SLICE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from pipelines.execution.events.hooks import Listener
     from pipelines.graph import nodes
+    from pipelines.planner.siblings import Siblings
     from pipelines.state.lake import Lake
     from pipelines.state.writer import StateWriter
 
@@ -100,6 +102,35 @@ def computed_together(frames: Mapping[str, DataFrame], hashed: Container[str]) -
         columns = {column: own[1 + wanted.index(place)] for place, (_, column) in places[name].items()}
         results[name] = pa.table(columns)
     return results, time.monotonic() - started
+
+
+def with_hashes(frame: DataFrame, siblings: Siblings) -> DataFrame:
+    """Return the common rows of siblings with the hash of each one's own row beside them."""
+    hashes = (_own_hash(frame.schema, siblings, member) for member in siblings.members)
+    return frame.selectExpr("*", *hashes)
+
+
+def _own_hash(schema: StructType, siblings: Siblings, member: nodes.PersistNode) -> str:
+    own = StructType([schema[place] for place in _own_places(schema.names, siblings, member)])
+    return f"{row_hash(own)} AS {SPARK.name(siblings.place(member, HASH))}"
+
+
+def _own_places(names: Sequence[str], siblings: Siblings, member: nodes.PersistNode) -> list[str]:
+    """Return the columns of the common rows that make a member's own rows, in the order that these have alone."""
+    values = [siblings.place(member, a.output) for a in member.aggregations]
+    slices = [SLICE_COLUMN] if SLICE_COLUMN in names else []
+    return [*siblings.first.group, *slices, *values]
+
+
+def own_rows(rows: pa.Table, siblings: Siblings) -> dict[str, pa.Table]:
+    """Return the rows of each sibling's state, with their hashes, from the common rows."""
+    found = {}
+    for member in siblings.members:
+        outputs = [a.output for a in member.aggregations]
+        own = rows.select([*_own_places(rows.column_names, siblings, member), siblings.place(member, HASH)])
+        leading = own.column_names[: len(own.column_names) - len(outputs) - 1]
+        found[member.state.name] = own.rename_columns([*leading, *outputs, HASH])
+    return found
 
 
 def _in_places(frame: DataFrame, *, with_hash: bool) -> dict[tuple[str, int], tuple[Column, str]]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.batch.group_sources import Frames
+    from pipelines.planner.siblings import Siblings
     from pipelines.state.table import StateTable
 
 RECEIVED, REFUSED, XOR = "received", "refused", "xor"
@@ -217,12 +218,14 @@ class PlanRun:
         wanted: Iterable[int],
         left_out: Mapping[str, frozenset[str]],
         given: Mapping[int, DataFrame] | None = None,
+        siblings: Sequence[Siblings] = (),
     ) -> dict[int, DataFrame]:
         """Return the frames of some nodes (persists, and what leads to a window), by id.
 
         Args:
             left_out: rows to leave out, because a backfill has counted them: source files by slice.
             given: frames that are there already, by node.
+            siblings: persists that get one frame, with the rows of all.
         """
         good = {}
         for spout in self.group.spouts:
@@ -231,7 +234,7 @@ class PlanRun:
                 fields.append(FAILED)
             taken = without(self._marked[spout.id], left_out).where(f"NOT {self._refused_text}")
             good[spout.id] = taken.selectExpr(*(SPARK.name(name) for name in fields))
-        compiler = Compiler(self.group.topology.graph, tuple(wanted), self, good, given)
+        compiler = Compiler(self.group.topology.graph, tuple(wanted), self, good, given, siblings)
         self._source_read |= compiler.reads_source
         return compiler.frames()
 

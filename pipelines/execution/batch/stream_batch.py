@@ -17,7 +17,7 @@ from pyspark.util import inheritable_thread_target
 
 from pipelines.execution.batch.accounts import HASH, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, now, watermark_of, with_clock
-from pipelines.execution.batch.commits import Announced, computed, computed_together, prepared
+from pipelines.execution.batch.commits import Announced, computed, computed_together, own_rows, prepared, with_hashes
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, around_own, observed
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
@@ -27,6 +27,7 @@ from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.graph import events, nodes
+from pipelines.planner.siblings import Siblings, siblings_of
 from pipelines.planner.windows import with_clock_row
 from pipelines.spark.session import is_local
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
@@ -258,10 +259,11 @@ class StreamBatch:
         late = [sink for sink in sinks if sink.is_late]
         in_time = [sink for sink in sinks if not sink.is_late]
         self._run_windows(attempt, run)
-        with self._counters.collected():
-            frames = self._frames(attempt, run, [sink.node.id for sink in in_time], claimed)
         small = [sink for sink in in_time if self._is_small(sink, attempt.position)]
-        results = self._compute(run, small, frames, attempt.position)
+        siblings = siblings_of(sink.node for sink in small)
+        with self._counters.collected():
+            frames = self._frames(attempt, run, [sink.node.id for sink in in_time], claimed, siblings)
+        results = self._compute(run, small, frames, attempt.position, siblings)
         # All is computed before the first commit, and what does not fit is refused, so that no state has the batch; the first
         # one sees to itself. The commits follow one another in topological order.
         rooms = {sink.name: self._room(attempt, sink, results) for sink in in_time[1:]}
@@ -297,12 +299,17 @@ class StreamBatch:
         return self._commit_arrow(attempt, run, sink, rows, seconds)
 
     def _frames(
-        self, attempt: _Attempt, run: PlanRun, wanted: Sequence[int], claimed: Claims
+        self,
+        attempt: _Attempt,
+        run: PlanRun,
+        wanted: Sequence[int],
+        claimed: Claims,
+        siblings: Sequence[Siblings] = (),
     ) -> Mapping[int, DataFrame]:
         """Return the frames of some nodes, the results of the windows that run in the batch in the place of these."""
         self._run_windows(attempt, run)
         given = attempt.windowed.frames if attempt.windowed else None
-        return run.frames(wanted, claimed, given)
+        return run.frames(wanted, claimed, given, siblings)
 
     def _run_windows(self, attempt: _Attempt, run: PlanRun) -> None:
         """Run the windows that run in the batch, once per attempt: each record names what they leave."""
@@ -311,9 +318,31 @@ class StreamBatch:
                 attempt.windowed = self._windows.run(attempt.batch, run, attempt.position)
 
     def _compute(
-        self, run: PlanRun, sinks: list[Sink], frames: Mapping[int, DataFrame], position: Position
+        self,
+        run: PlanRun,
+        sinks: list[Sink],
+        frames: Mapping[int, DataFrame],
+        position: Position,
+        siblings: Sequence[Siblings],
     ) -> dict[str, tuple[pa.Table, float]]:
-        """Compute the small results: in one job where they are so small that its fixed costs weigh, else in parallel where
+        """Compute the small results, of siblings together. Return the rows of each state, and the seconds that they took."""
+        names = {sink.node.id: sink.name for sink in sinks}
+        common = {names[family.first.id]: family for family in siblings}
+        members = {member.id for family in siblings for member in family.members}
+        # A channel is accounted for by count, so its rows need no hash.
+        hashed = {sink.name for sink in sinks if not sink.is_channel and sink.node.id not in members}
+        by_name = {name: frames[node_id] for node_id, name in names.items() if node_id not in members}
+        by_name |= {name: with_hashes(frames[family.first.id], family) for name, family in common.items()}
+        results = self._compute_frames(run, by_name, hashed, joint=self._are_tiny(list(names.values()), position))
+        for name, family in common.items():
+            rows, seconds = results[name]
+            results |= {state: (own, seconds) for state, own in own_rows(rows, family).items()}
+        return results
+
+    def _compute_frames(
+        self, run: PlanRun, frames: dict[str, DataFrame], hashed: set[str], *, joint: bool
+    ) -> dict[str, tuple[pa.Table, float]]:
+        """Compute frames: in one job where they are so small that its fixed costs weigh (`joint`), else in parallel where
         that is safe.
 
         Counts are observed below a frame that is kept for several consumers: only the job that fills it may run then, or
@@ -321,19 +350,16 @@ class StreamBatch:
         others together if that has filled all there is to fill. Within one job a block is locked while it is filled, but two
         executors would both fill it, and count twice.
         """
-        # A channel is accounted for by count, so its rows need no hash.
-        hashed = {sink.name for sink in sinks if not sink.is_channel}
-        by_name = {sink.name: frames[sink.node.id] for sink in sinks}
-        names = list(by_name)
-        if len(names) > 1 and self._are_tiny(names, position) and (self._one_process or not run.kept_frames):
-            results, seconds = computed_together(by_name, hashed)
+        names = list(frames)
+        if len(names) > 1 and joint and (self._one_process or not run.kept_frames):
+            results, seconds = computed_together(frames, hashed)
             return {name: (rows, seconds) for name, rows in results.items()}
-        by_name |= {name: with_hash(by_name[name]) for name in hashed}
+        frames |= {name: with_hash(frames[name]) for name in hashed}
         alone = names if run.kept_frames > 1 else names[:1]
-        done = {name: computed(by_name[name]) for name in alone}
+        done = {name: computed(frames[name]) for name in alone}
         with ThreadPoolExecutor(max_workers=2) as pool:
             target = inheritable_thread_target(self._group.spark)(computed)
-            jobs = {name: pool.submit(target, by_name[name]) for name in names[len(alone) :]}
+            jobs = {name: pool.submit(target, frames[name]) for name in names[len(alone) :]}
             return done | {name: job.result() for name, job in jobs.items()}
 
     @property
