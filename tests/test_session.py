@@ -277,7 +277,7 @@ def test_a_worker_that_ends_with_the_jvm_is_not_told_of(capsys: pytest.CaptureFi
 def test_yarn_gets_its_files_through_the_file_system_of_its_configuration(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "HADOOP_USER_NAME"):
         monkeypatch.delenv(name, raising=False)
     assert session._of_yarn() == {}
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "none"))
@@ -287,8 +287,27 @@ def test_yarn_gets_its_files_through_the_file_system_of_its_configuration(
     site.write_text(f"<configuration>{entry}</configuration>")
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
     assert session._of_yarn() == {"spark.yarn.stagingDir": "hdfs://name:8020/user/ann"}
+    monkeypatch.setenv("HADOOP_USER_NAME", "bob")
+    assert session._of_yarn() == {"spark.yarn.stagingDir": "hdfs://name:8020/user/bob"}
     site.write_text("<configuration/>")
     assert session._of_yarn() == {}
     site.write_text("<configuration>")
     with pytest.raises(TrideltaError, match=r"core-site.xml: it is no XML.*\n.*HADOOP_CONF_DIR"):
+        session._of_yarn()
+
+
+@pytest.mark.parametrize("error", [KeyError("getpwuid(): uid not found: 12345"), OSError("No username set")])
+def test_a_user_without_a_name_is_told_what_yarn_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    entry = "<property><name>fs.defaultFS</name><value>hdfs://name:8020</value></property>"
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{entry}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
+
+    def nobody() -> str:
+        raise error
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    with pytest.raises(TrideltaError, match=r"this user has no name.*\n.*HADOOP_USER_NAME"):
         session._of_yarn()

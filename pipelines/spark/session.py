@@ -270,7 +270,7 @@ def _of_yarn() -> dict[str, str]:
     """Return where YARN's containers find what is sent along: in the file system of Hadoop's own configuration.
 
     Raises:
-        TrideltaError: that cannot be read.
+        TrideltaError: that cannot be read, or this user has no name.
     """
     for folder in filter(None, (os.environ.get("HADOOP_CONF_DIR"), os.environ.get("YARN_CONF_DIR"))):
         file = Path(folder) / "core-site.xml"
@@ -282,8 +282,16 @@ def _of_yarn() -> dict[str, str]:
                 raise TrideltaError(f"{file}: it is no XML: {error}", hint="correct it, or HADOOP_CONF_DIR") from None
             named = {entry.findtext("name"): entry.findtext("value") for entry in entries}
             if shared := named.get("fs.defaultFS"):
-                return {"spark.yarn.stagingDir": f"{shared.rstrip('/')}/user/{getpass.getuser()}"}
+                return {"spark.yarn.stagingDir": f"{shared.rstrip('/')}/user/{_user_of_hadoop()}"}
     return {}
+
+
+def _user_of_hadoop() -> str:
+    try:
+        return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    except (KeyError, OSError):
+        problem = f"YARN needs a folder of this user's, and this user has no name here (id {os.getuid()})"
+        raise TrideltaError(problem, hint="name Hadoop's user in HADOOP_USER_NAME") from None
 
 
 def _if_there(sets: Sequence[JarSet], cache: Path) -> list[Path]:
