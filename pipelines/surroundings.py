@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from pipelines.errors import TrideltaError
 from pipelines.places.location import Location, Place
+from pipelines.private import masked
 
 _HINTS = {
     errno.EROFS: "mount it for writing, or name another folder in TRIDELTA_HOME; nothing was committed, and reading still works",
@@ -56,9 +57,9 @@ class RemoteLocationError(TrideltaError):
     """A place on another system was named where a folder of this host belongs."""
 
     def __init__(self, location: str, what: str, also: str = "") -> None:
-        self.location, self.what = location, what
+        self.location, self.what = masked(location), what
         super().__init__(
-            f"{location}: {what} must be a folder of this host{also}; other stores are not supported",
+            f"{self.location}: {what} must be a folder of this host{also}; other stores are not supported",
             hint="name a local folder, or one where the store is mounted",
         )
 

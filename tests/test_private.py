@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import Lake
 from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.registry.store import Store
+from pipelines.places.location import Location, LocationError
+from pipelines.places.store import StoreError
 from pipelines.private import (
     SecretError,
     is_secret,
@@ -22,6 +25,8 @@ from pipelines.private import (
     resolved,
     spark_values,
 )
+from pipelines.sources import JsonFiles
+from pipelines.surroundings import RemoteLocationError
 
 SECRET = "hunter2"
 
@@ -93,6 +98,30 @@ def test_a_refused_registry_is_told_without_its_password(url: str) -> None:
     while seen is not None:
         assert SECRET not in str(seen) + repr(vars(seen))
         seen = seen.__cause__
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://KEY:{SECRET}@bucket/lake",
+        f"s3a://KEY:{SECRET}/x@bucket/lake",
+        f"s3://bucket/lake?token={SECRET}",
+        f"hdfs://me:{SECRET}@name:8020/lake",
+        f"abfss://c@a.dfs.core.windows.net/lake?sig={SECRET}",
+        f"https://me:{SECRET}@host/lake",
+    ],
+)
+def test_a_refused_place_is_told_without_its_secret(url: str) -> None:
+    for named in (lambda: Lake(url), lambda: Location.of(url), lambda: JsonFiles(url, "k string")):
+        with pytest.raises((LocationError, RemoteLocationError)) as refused:
+            named()
+        assert SECRET not in str(refused.value) + repr(vars(refused.value))
+
+
+def test_a_store_that_fails_is_told_without_secrets() -> None:
+    said = f"error sending request for http://me:{SECRET}@host/bucket?X-Amz-Signature={SECRET}"
+    refused = StoreError(f"s3://KEY:{SECRET}@bucket/lake", said, hint="see whether it is up")
+    assert SECRET not in str(refused) + repr(vars(refused))
 
 
 def test_of_spark_settings_only_harmless_values_are_shown() -> None:

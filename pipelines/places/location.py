@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pipelines.errors import TrideltaError
+from pipelines.private import masked
 
 if TYPE_CHECKING:
     from pipelines.places.store import Store
@@ -37,9 +38,9 @@ class LocationError(TrideltaError):
     """A URL that names no place on an object store."""
 
     def __init__(self, location: str, problem: str) -> None:
-        self.location, self.problem = location, problem
+        self.location, self.problem = masked(location), problem
         super().__init__(
-            f"{location}: {problem}", hint="name it as s3://bucket/folder, or as hdfs://namenode:port/folder"
+            f"{self.location}: {problem}", hint="name it as s3://bucket/folder, or as hdfs://namenode:port/folder"
         )
 
 
@@ -326,7 +327,8 @@ def asked_for(scheme: str) -> bool:
 
 def _bucket(text: str, bucket: str) -> str:
     if not _BUCKET.fullmatch(bucket):
-        raise LocationError(text, f"{bucket!r} is no name of a bucket")
+        # Behind a colon there may be a password.
+        raise LocationError(text, f"{bucket.partition(':')[0]!r} is no name of a bucket")
     return bucket
 
 

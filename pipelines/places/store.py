@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import TrideltaError
+from pipelines.private import masked
 
 if TYPE_CHECKING:
     from pipelines.places.location import Location
@@ -32,8 +33,8 @@ class StoreError(TrideltaError):
     """An object store does not answer, or refuses what has to be done."""
 
     def __init__(self, location: str, problem: str, *, hint: str) -> None:
-        self.location, self.problem = location, problem
-        super().__init__(f"{location}: {problem}", hint=hint)
+        self.location, self.problem = masked(location), masked(problem)
+        super().__init__(f"{self.location}: {self.problem}", hint=hint)
 
 
 @dataclass(frozen=True)
