@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from pipelines.errors import TrideltaError
-from pipelines.places.location import Location, Place
+from pipelines.places.location import FILE, Location, Place, path_of_url, scheme_of
 from pipelines.private import masked
 
 _HINTS = {
@@ -30,8 +29,6 @@ _HINTS = {
     errno.ENOENT: "make it, or correct the path",
     errno.EEXIST: "a file stands where a folder belongs: move it away, or correct the path",
 }
-# A path of Python's has one slash where the URL had two.
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BY_NUMBER = re.compile(r"os error (\d+)")
 _BY_TEXT = {"Read-only file system": errno.EROFS, "Permission denied": errno.EACCES, "Not a directory": errno.ENOTDIR}
 _PATH = re.compile(r"(?:file:)?(/[^\s:'\"()]+)")
@@ -74,14 +71,15 @@ def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
 
     Raises:
         RemoteLocationError: It is a URL of another scheme. As a path it would be a folder `s3a:` in the working directory.
+        LocationError: It is on another host, or neither a URL nor a path.
     """
     text = str(location)
-    scheme = _SCHEME.match(text)
+    scheme = scheme_of(text)
     if scheme is None:
         return Path(text)
-    if scheme[1].lower() != "file":
+    if scheme != FILE:
         raise RemoteLocationError(text, what, also)
-    return Path(unquote(urlsplit(text).path))
+    return path_of_url(text)
 
 
 def any_folder(location: str | Path | Location, what: str) -> Place:
@@ -93,8 +91,7 @@ def any_folder(location: str | Path | Location, what: str) -> Place:
     """
     if isinstance(location, Location):
         return location.path if location.is_local else location
-    scheme = _SCHEME.match(str(location))
-    if scheme is not None and scheme[1].lower() in ("s3", "s3a", "hdfs"):
+    if scheme_of(str(location)) in ("s3", "s3a", "hdfs"):
         return Location.of(location)
     return local_folder(location, what, also=", of S3 or of HDFS")
 

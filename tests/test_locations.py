@@ -70,7 +70,33 @@ def test_files_and_tables_may_be_on_s3(source: type, place: str) -> None:
     assert source(place, "k string").datasets() == (("s3://bucket", "x"),)
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["s3:bucket/x", "S3A:bucket/x", "hdfs:name/x", "gs:b", "abfss:c@a/x", "file:x/lake", "file:", "file://",
+     "file://other/x/lake", "file://localhost", Path("s3:bucket/x")],
+)  # fmt: skip
+def test_what_is_neither_url_nor_path_is_refused(place: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_HOME", str(place))
+    for taken in (Lake, Location.of, lambda named: JsonFiles(named, "k string")):
+        with pytest.raises(LocationError, match=r"slash behind its scheme|on another host"):
+            taken(place)
+    with pytest.raises(LocationError):
+        FlowSettings.from_environment()
+
+
+def test_a_path_may_look_like_a_url(tmp_path: Path) -> None:
+    for place in ("./s3:bucket/x", tmp_path / "s3:bucket/x"):
+        assert Lake(place).root == tmp_path / "s3:bucket/x"
+        assert Location.of(place).path == tmp_path / "s3:bucket/x"
+        assert JsonFiles(place, "k string").path == str(tmp_path / "s3:bucket/x")
+
+
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert Lake(f"file://{tmp_path}/a%20lake").root == tmp_path / "a lake"
+    for name in ("a lake", "lake#2024", "lake?v=2", "lake#"):
+        for begun in ("file:", "file://", "FILE://localhost"):
+            url = f"{begun}{tmp_path}/{name}"
+            assert Lake(url).root == local_folder(url, "it") == Location.of(url).path == tmp_path / name
+            assert JsonFiles(url, "k string").path == str(tmp_path / name)
     assert local_folder("a:b/c", "it") == Path("a:b/c")
     assert local_folder("~/x", "it") == Path("~/x")

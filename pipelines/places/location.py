@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pipelines.errors import TrideltaError
 from pipelines.private import masked
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from pipelines.places.store import Store
 
 S3, HDFS, FILE = "s3", "hdfs", "file"
-_SPELLED = {"s3": S3, "s3a": S3, "hdfs": HDFS, "file": FILE}
+_SPELLED = {"s3": S3, "s3a": S3, "hdfs": HDFS}
 _IN_SPARK = {S3: "s3a", HDFS: "hdfs"}
 # A path of Python's has one slash where the URL had two.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_NEITHER = re.compile(r"(?i)(?:s3a?|hdfs|file|gs|abfss?):(?!/)")
+# All behind the host is the name: `#` and `?` are characters of it.
+_HERE = re.compile(r"(?is)file:(?://(?:localhost)?(?=/)|(?!//))(/.*)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:\d{1,5})?")
 _asked: set[str] = set()
@@ -40,7 +43,8 @@ class LocationError(TrideltaError):
     def __init__(self, location: str, problem: str) -> None:
         self.location, self.problem = masked(location), problem
         super().__init__(
-            f"{self.location}: {problem}", hint="name it as s3://bucket/folder, or as hdfs://namenode:port/folder"
+            f"{self.location}: {problem}",
+            hint="name it as s3://bucket/folder, as hdfs://namenode:port/folder, or by its path",
         )
 
 
@@ -89,15 +93,14 @@ class Location:
         if isinstance(place, Location):
             return place
         text = str(place)
-        spelled = _SCHEME.match(text)
-        if spelled is None:
-            return cls(FILE, "", str(Path(text).absolute()).strip("/"))
-        scheme = _SPELLED.get(spelled[1].lower())
+        spelled = scheme_of(text)
+        if spelled is None or spelled == FILE:
+            path = path_of_url(text) if spelled else Path(text).absolute()
+            return cls(FILE, "", str(path).strip("/"))
+        scheme = _SPELLED.get(spelled)
         if scheme is None:
-            raise LocationError(text, f"a store of the kind {spelled[1]}: is not known")
-        if scheme == FILE:
-            return cls(FILE, "", unquote(urlsplit(text).path).strip("/"))
-        bucket, _, key = text[spelled.end() :].strip("/").partition("/")
+            raise LocationError(text, f"a store of the kind {spelled}: is not known")
+        bucket, _, key = text[len(spelled) + 1 :].strip("/").partition("/")
         named = _bucket(text, bucket) if scheme == S3 else _name_node(text, bucket)
         _asked.add(scheme)
         return cls(scheme, named, _key(text, key))
@@ -318,6 +321,32 @@ def path_below(place: Place, root: Place) -> Path | None:
 def by_name(places: Iterable[Place]) -> list[Place]:
     """Return places of one folder in the order of their names."""
     return sorted(places, key=lambda place: place.name)
+
+
+def scheme_of(text: str) -> str | None:
+    """Return the scheme of a URL, None of a path.
+
+    Raises:
+        LocationError: it is neither: as a path, `s3:bucket` would be a folder in the working directory.
+    """
+    if _NEITHER.match(text):
+        raise LocationError(
+            text, "a URL has a slash behind its scheme, and a path with such a name begins with ./ or /"
+        )
+    spelled = _SCHEME.match(text)
+    return spelled[1].lower() if spelled else None
+
+
+def path_of_url(url: str) -> Path:
+    """Return the path that a `file:` URL names.
+
+    Raises:
+        LocationError: it is on another host.
+    """
+    here = _HERE.match(url)
+    if here is None:
+        raise LocationError(url, "it is on another host")
+    return Path(unquote(here[1]))
 
 
 def asked_for(scheme: str) -> bool:

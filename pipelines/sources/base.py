@@ -15,7 +15,7 @@ from pipelines.errors import NotSliceableError, TrideltaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.lineage_names import Dataset, dataset_of
 from pipelines.places.location import HDFS, S3, Location, Place
-from pipelines.surroundings import any_folder, local_folder
+from pipelines.surroundings import any_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -199,25 +199,16 @@ class StoredSource(Source):
         return {name: most for name, most in limits.items() if most}
 
 
-def local_path(path: str | Place) -> str:
-    """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
-
-    Raises:
-        RemoteLocationError
-    """
-    text = str(path)
-    local_folder(text, "what a source reads")
-    return text if not text or ":" in text.split("/")[0] else str(Path(text).absolute())
-
-
 def stored_path(path: str | Place) -> str:
-    """Return a path as `local_path` does, or what Spark calls a folder of a store.
+    """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
 
     Raises:
         RemoteLocationError, LocationError
     """
     place = any_folder(path, "what a source reads")
-    return str(place) if isinstance(place, Location) else local_path(str(path))
+    if isinstance(place, Location):
+        return str(place)
+    return str(place.absolute()) if str(path) else ""
 
 
 def place_of(file: str) -> Place:

@@ -137,7 +137,7 @@ class FileSource(StoredSource):
 
         Spark's stream then reads the batch's other files twice.
         """
-        folder = (file_key(self.path) if self.path.startswith("file:") else self.path).rstrip("/") + "/"
+        folder = self.path.rstrip("/") + "/"
         # Beside other sources a batch has files of theirs, too.
         own = sorted(file for file in files if file.startswith(folder))
         layouts = self._all_layouts(own)
@@ -159,11 +159,10 @@ class FileSource(StoredSource):
 
     def _unread(self, files: list[str]) -> dict[str, str]:
         """Return the files that are not read, and why."""
-        folder = file_key(self.path) if self.path.startswith("file:") else self.path
-        if ":" in folder.split("/")[0]:
+        if isinstance(place_of(self.path), Location):
             return {}
         unread = dict.fromkeys(unordinary(files), "no ordinary file, not read")
-        return unread | dict.fromkeys(links_out(folder, files), "a link out of the folder, not followed")
+        return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
     def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
         """Return a malformed record for each file that is not read."""
