@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,7 @@ import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    InvalidPathError,
     NotFoundError,
     PermissionDeniedError,
     PreconditionError,
@@ -29,6 +31,9 @@ _WRITER = "tridelta-writer"
 """Metadata of each conditional put: an answer may be lost and the put tried again, which then meets itself."""
 _PROBE = ".tridelta-clock"
 _NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist")
+UNREAD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
+"""Keys that a store takes, and obstore does not read: with a control character, or a part that is empty, `.` or `..`."""
+_NAMED = re.compile(r'Path "(.*?)"(?:: Encountered| contained)', re.DOTALL)
 
 
 class BucketStore(Store):
@@ -145,6 +150,10 @@ class BucketStore(Store):
             if any(said in str(error) for said in _NO_BUCKET):
                 raise StoreError(place, "there is no such bucket", hint="make it, or correct its name") from None
             raise FileNotFoundError(place) from None
+        except (InvalidPathError, ValueError) as error:
+            named = _NAMED.search(str(error))
+            problem = f"an object there has a name that is not read: {repr(named[1]) if named else _first(error)}"
+            raise StoreError(place, problem, hint="rename or remove it") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             hint = "look at AWS_ACCESS_KEY_ID or the role of this host, and at the bucket's policy"
             raise StoreError(place, "the store refuses these credentials", hint=hint) from error

@@ -9,10 +9,11 @@ from functools import reduce
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
-from pipelines.places.location import Location, Place, path_below
+from pipelines.places.location import S3, Location, Place, path_below
 from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
 from pipelines.sources.layouts import (
     as_text,
@@ -39,7 +40,7 @@ def literal_path(path: str) -> str:
 
 
 class _Unread:
-    """The layout of files that are not read: links out of the source's folder, and pipes and the like."""
+    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names in a bucket."""
 
 
 _UNREAD = _Unread()
@@ -63,10 +64,22 @@ def unordinary(files: Iterable[str]) -> list[str]:
     return [file for file in files if not Path(file).is_file() and Path(file).exists()]
 
 
+def _oddly_named(files: Iterable[str]) -> dict[str, str]:
+    """Return the files of a bucket that Spark alone would read, and why."""
+    from pipelines.places.bucket import UNREAD
+
+    return {file: "its name is not read" for file in files if UNREAD.search(file.partition("://")[2])}
+
+
+def _address(file: str) -> str:
+    return quote(file, safe="/:") if isinstance(place_of(file), Location) else file_address(Path(file).as_uri())
+
+
 class FileSource(StoredSource):
     """A folder of immutable files; a batch is the next files by modification time.
 
-    A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one malformed record.
+    A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one malformed record. So
+    does an object of a bucket with a control character in its name; where one is there at the start, the start is refused.
 
     Args:
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
@@ -159,8 +172,8 @@ class FileSource(StoredSource):
 
     def _unread(self, files: list[str]) -> dict[str, str]:
         """Return the files that are not read, and why."""
-        if isinstance(place_of(self.path), Location):
-            return {}
+        if isinstance(folder := place_of(self.path), Location):
+            return _oddly_named(files) if folder.scheme == S3 else {}
         unread = dict.fromkeys(unordinary(files), "no ordinary file, not read")
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
@@ -169,7 +182,7 @@ class FileSource(StoredSource):
         from pyspark.sql import functions as F
 
         reasons = self._unread(files)
-        said = [(f"{file}: {reasons.get(file, 'not read')}", file_address(Path(file).as_uri())) for file in files]
+        said = [(f"{file}: {reasons.get(file, 'not read')}", _address(file)) for file in files]
         refused = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
         return refused.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
 

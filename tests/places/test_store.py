@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +18,8 @@ from pipelines.places.bucket import BucketStore
 from pipelines.places.disk import DiskStore
 from pipelines.places.hdfs import HdfsStore
 from pipelines.places.store import Store, StoreError
+from pipelines.sources import JsonFiles, ParquetFiles
+from pipelines.sources.files import _UNREAD, FileSource
 from tests.places.conftest import use
 
 EXHAUSTIVE = pytest.mark.exhaustive
@@ -215,3 +220,27 @@ def test_a_bucket_that_is_not_there_is_said(bucket: str) -> None:
     for ask in (lambda: store.put("x", b""), lambda: list(store.entries("x")), lambda: store.put_if_absent("x", b"")):
         with pytest.raises(StoreError, match="no such bucket"):
             ask()
+
+
+@pytest.mark.parametrize("name", ["a%09b.json", "/b.json", "../b.json", "x/./b.json", "a%7Fb.json"])
+def test_a_name_that_is_not_read_is_said(bucket: str, name: str) -> None:
+    """Others may put objects of any name. One that obstore cannot read is no store that does not answer."""
+    url = f"{os.environ['AWS_ENDPOINT_URL']}/{bucket}/in/{name}"
+    with urllib.request.urlopen(urllib.request.Request(url, data=b"{}", method="PUT")):
+        pass
+    store, key = BucketStore(bucket), f"in/{unquote(name)}"
+    source = JsonFiles(f"s3://{bucket}/in", "k string")
+    for ask in (lambda: list(store.entries("in")), lambda: store.read(key), lambda: source.check("s", None)):  # type: ignore[arg-type]
+        with pytest.raises(
+            StoreError, match=r"an object there has a name that is not read.*\n.*rename or remove it"
+        ) as said:
+            ask()
+        assert repr(key) in str(said.value)
+
+
+@pytest.mark.parametrize("kind", [JsonFiles, ParquetFiles])
+def test_files_of_such_a_name_are_read_apart(bucket: str, kind: type[FileSource]) -> None:
+    folder = f"s3a://{bucket}/in"
+    odd = [f"{folder}/{name}" for name in ("a\tb", "/b", "../b", "x/./b", "a\x7fb")]
+    layouts = kind(folder, "k string")._all_layouts([*odd, f"{folder}/..c d"])
+    assert layouts == {None: [f"{folder}/..c d"], _UNREAD: odd}
