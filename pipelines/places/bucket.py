@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -47,6 +48,7 @@ class BucketStore(Store):
         self._name = bucket
         patience: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=60)}
         self._s3 = S3Store(bucket, retry_config=patience)
+        self._is_there = False
 
     def read(self, key: str) -> Stored:
         answer = self._told(key, lambda: obstore.get(self._s3, key))
@@ -91,7 +93,16 @@ class BucketStore(Store):
         return str(answer.meta["e_tag"]) if answer.attributes.get(_WRITER) == writer else None
 
     def entry(self, key: str) -> Entry:
-        answer = self._told(key, lambda: obstore.head(self._s3, key))
+        try:
+            answer = self._told(key, lambda: obstore.head(self._s3, key))
+        except FileNotFoundError:
+            # An answer to HEAD has no text, which would tell a missing bucket from a missing file. Asked once.
+            if not self._is_there:
+                with suppress(FileNotFoundError):
+                    self._told(key, lambda: obstore.get(self._s3, key))
+                self._is_there = True
+            raise
+        self._is_there = True
         return _entry(answer)
 
     def entries(self, folder: str) -> Iterator[Entry]:

@@ -8,8 +8,10 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+import obstore
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -220,6 +222,26 @@ def test_a_bucket_that_is_not_there_is_said(bucket: str) -> None:
     for ask in (lambda: store.put("x", b""), lambda: list(store.entries("x")), lambda: store.put_if_absent("x", b"")):
         with pytest.raises(StoreError, match="no such bucket"):
             ask()
+    # An answer to HEAD says that there is nothing, and not what of.
+    for look in (BucketStore(f"{bucket}-no").entry, BucketStore(f"{bucket}-no").size):
+        with pytest.raises(StoreError, match="no such bucket"):
+            look("x")
+
+
+def test_the_bucket_is_looked_for_once_at_most(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    get = obstore.get
+
+    def counted(s3: Any, key: str) -> Any:
+        asked.append(key)
+        return get(s3, key)
+
+    monkeypatch.setattr(obstore, "get", counted)
+    store = BucketStore(bucket)
+    assert ([store.size(key) for key in "xyx"], asked) == ([None] * 3, ["x"])
+    store.put("z", b"")
+    other = BucketStore(bucket)
+    assert ([other.size(key) for key in "zx"], asked) == ([0, None], ["x"])
 
 
 @pytest.mark.parametrize("name", ["a%09b.json", "/b.json", "../b.json", "x/./b.json", "a%7Fb.json"])
