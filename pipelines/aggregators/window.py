@@ -291,8 +291,8 @@ def element_type(kind: str | None) -> str | None:
     """Return the type of a field's values: of an array its elements', as several values of a field are an array."""
     if kind is None:
         return None
-    text = kind.strip().lower()
-    return text[len("array<") : -1].strip() if text.startswith("array<") else text
+    text = kind.strip()  # as it is: a struct's fields keep their capitals
+    return text[len("array<") : -1].strip() if text.lower().startswith("array<") else text
 
 
 def numeric_type(aggregator: str, field: str, types: Types) -> str | None:
@@ -302,6 +302,7 @@ def numeric_type(aggregator: str, field: str, types: Types) -> str | None:
         AggregationError: if it is known and not numeric.
     """
     kind = element_type(types.get(field))
+    kind = kind and kind.lower()
     if kind is None or kind in ("void", "null"):
         return None
     if kind in WHOLE or kind in ("float", "double", "real") or kind.startswith(("decimal", "numeric", "dec")):

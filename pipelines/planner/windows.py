@@ -79,10 +79,12 @@ def _windowed(node: nodes.WindowNode, frame: DataFrame, context: Context) -> Dat
 
 
 def entering(step: Step) -> DataFrame:
-    """Return a batch's tuples as events of their task: in the order of their arrival, at their own time or that of the batch."""
+    """Return a batch's tuples as events of their task: in the order of their arrival, at their timestamp or else its time."""
     node, frame = step.node, step.frame
-    arrived = F.lit(int(time.time() * 1000)).cast("bigint")
-    at = arrived if node.timestamp is None else F.coalesce(milliseconds(frame, node.timestamp), arrived)
+    if node.timestamp is None:
+        at = F.lit(int(time.time() * 1000)).cast("bigint")
+    else:  # Taken for now, a tuple without a time would make all that follows late: it is late itself.
+        at = F.coalesce(milliseconds(frame, node.timestamp), F.lit(events.EARLIEST - 1))
     order = column(ORDER) if ORDER in frame.columns else F.monotonically_increasing_id()
     task = column(TASK) if TASK in frame.columns else F.lit(0)
     # Slices of one pass come one after the other, as batches do.

@@ -323,7 +323,7 @@ class TaskWindows:
             clocks: list[int] = [txid * BATCH_MILLIS] * len(table.rows)
         else:
             times = self._spark.evaluate(table, node.timestamp, ("at",), "window timestamp").rows
-            clocks = [txid * BATCH_MILLIS if rows[0][0] is None else milliseconds(rows[0][0]) for rows in times]
+            clocks = [events.EARLIEST - 1 if rows[0][0] is None else milliseconds(rows[0][0]) for rows in times]
         rows = tuple(
             (*row, table.task_of(n), "", clock, clock, "", f"000.{txid:08x}{n:016x}")
             for n, (row, clock) in enumerate(zip(inputs.rows, clocks, strict=True))

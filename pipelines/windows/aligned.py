@@ -73,9 +73,10 @@ class DayPlaces:
         while self._begins(first - self.every + self.size) > at:
             first -= self.every
         for day in range(first, last + 1, self.every):
-            end = self._begins(day + self.size)
-            if end > at:
-                yield self._begins(day), end
+            start, end = self._begins(day), self._begins(day + self.size)
+            # A day that the zone has skipped begins with the next one, whose window is the one that counts.
+            if end > at and start < self._begins(day + self.every):
+                yield start, end
 
     def _begins(self, day: int) -> int:
         midnight = datetime.combine(date.fromordinal(_FIRST_DAY + day), time())

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pipelines.graph import events
 from pipelines.windows.aggregate import rows_of
 from pipelines.windows.aligned import DayPlaces, FixedPlaces, places_of
-from pipelines.windows.arrays import Arrays, Ints, numbered
+from pipelines.windows.arrays import Arrays, Ints, numbered, ramps
 from pipelines.windows.buffer import SECOND, WindowContext
 from pipelines.windows.event_rows import as_lists
 from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow, SpanWindow
@@ -249,7 +249,7 @@ class SpanArrays(Arrays):
         if not spans.num_rows:
             return self._schema.empty_table()
         values = [partial.values(spans) for partial in partials]
-        number, of, outputs = self._outputs(values, spans.num_rows)
+        of, outputs = self._outputs(values, spans.num_rows)
         spans = spans.take(pa.array(of))
         own, of_key = np.unique(numbered(self._context.partition, None, spans)[0], return_inverse=True)
         first = np.zeros(len(own), np.int64)
@@ -257,6 +257,11 @@ class SpanArrays(Arrays):
         texts = self._texts(spans.take(pa.array(first)), len(own))
         names, bang = self._identities(texts), "!" * (1 + self._context.depth)
         clocks = self._closes(spans)
+        # Spans of a key may end together, by the calendar: their results are numbered as one, the span that began first first.
+        order = np.lexsort((spans[START].to_numpy(), clocks, of_key))
+        begins = (np.diff(of_key[order], prepend=-1) != 0) | (np.diff(clocks[order], prepend=0) != 0)
+        number = np.empty(len(order), np.int64)
+        number[order] = ramps(np.diff(np.flatnonzero(begins), append=len(order)))
         each = list(zip(of_key.tolist(), clocks.tolist(), number.tolist(), strict=True))
         made: dict[str, Any] = {name: spans[name] for name in self._context.partition}
         made |= {name: spans[column].cast(_MILLIS) for name, column in zip(BOUNDS, (START, END), strict=True)}
@@ -266,20 +271,19 @@ class SpanArrays(Arrays):
         made |= {events.ORDER: [events.nth(f"{bang}{texts[key]}", n) for key, _, n in each]}
         return self._table(made, len(each))
 
-    def _outputs(self, values: list[Any], size: int) -> tuple[Ints, Ints, dict[str, Any]]:
-        """Return per result its number in its span and the span's row, and the fields that the aggregators make."""
+    def _outputs(self, values: list[Any], size: int) -> tuple[Ints, dict[str, Any]]:
+        """Return per result the row of its span, in their order, and the fields that the aggregators make."""
         if not any(type(value) is list for value in values):
             named = [aggregator.named for aggregator in self._aggregators]
-            return np.zeros(size, np.int64), np.arange(size), dict(zip(named, values, strict=True))
+            return np.arange(size), dict(zip(named, values, strict=True))
         named = [aggregator.named for aggregator in self._aggregators]
         columns = [value if type(value) is list else pa.array(value).to_pylist() for value in values]
         made = [rows_of(row, named) for row in zip(*columns, strict=True)]
-        number = np.array([n for rows in made for n in range(len(rows))], np.int64)
         of = np.repeat(np.arange(size), [len(rows) for rows in made])
         outputs = [name for aggregator in self._aggregators for name in aggregator.result_fields]
         flat = [row for rows in made for row in rows]
         kinds = {field.name: field.type for field in self._schema}
-        return number, of, {name: as_lists([row.get(name) for row in flat], kinds[name]) for name in outputs}
+        return of, {name: as_lists([row.get(name) for row in flat], kinds[name]) for name in outputs}
 
     def laid_over(self, windows: list[pa.Table], clock: int | None, depth: int | None = None) -> pa.Table | None:
         key = self._context.partition

@@ -94,6 +94,18 @@ def test_types() -> None:
     assert Max("t").result_types(types) == [("max", "string")]
     assert Collect("n").result_types(types) == [("collected", "array<int>")]
     assert AssocCount("t").result_types(types) == [("t", "string"), ("assoc_count", "bigint")]
+    assert Sum("v").result_types({"v": " ARRAY<INT> "}) == [("sum", "bigint")]
+
+
+def test_the_fields_of_a_struct_keep_their_capitals() -> None:
+    """By another name Arrow would find no values."""
+    types = {"v": "struct<Aa: bigint, b: string>", "w": "array<struct<Qq: int>>"}
+    for one in (Min("v"), Max("v"), AssocCount("v")):
+        assert one.result_types(types)[0][1] == types["v"]
+    for one in (Collect("v"), FirstN(1, field="v"), LastN(1, "v")):
+        assert one.result_types(types)[0][1] == f"array<{types['v']}>"
+    assert Collect("w").result_types(types) == [("collected", types["w"])]
+    assert GroupCount("v", "w").result_types(types)[:2] == [("v", types["v"]), ("w", "struct<Qq: int>")]
 
 
 def test_several_values_of_a_field_all_count() -> None:

@@ -172,7 +172,8 @@ def test_times_that_are_no_bigint_go_there_too(spark: SparkSession, tmp_path: Pa
 def test_a_tuple_whose_time_none_can_have_is_late(spark: SparkSession, tmp_path: Path) -> None:
     """Tuples of a topology have their time anywhere behind the source: such a one is kept beside those that come late."""
     topology, lake = TridentTopology("wide"), Lake(tmp_path)
-    source = FixedBatches("k string, v bigint, at bigint", [[("a", 1, 0), ("a", 2, 10**15)], [("a", 4, 9000)]])
+    first = [("a", 1, 0), ("a", 2, 10**15), ("a", 8, None)]
+    source = FixedBatches("k string, v bigint, at bigint", [first, [("a", 4, 9000)]])
     (
         topology.new_stream("s", source)
         .window(AlignedDurationWindow.of(timedelta(seconds=5)), [Count("n"), Sum("v", "sum")], timestamp="at")
@@ -180,4 +181,4 @@ def test_a_tuple_whose_time_none_can_have_is_late(spark: SparkSession, tmp_path:
     )
     Runtime(spark, lake).catch_up(topology)
     assert rows(lake, "sums", "sum") == [(1,)]
-    assert rows(lake, "late_wide_window1", "v") == [(2,)]
+    assert rows(lake, "late_wide_window1", "v") == [(2,), (8,)]

@@ -239,16 +239,19 @@ def test_aggregators_of_users(
     check(data.draw(operations(chain)), chain, rows, cuts, pa.int64(), ("k",), depth)
 
 
-SPRING = int(datetime(2026, 3, 28, 20, tzinfo=UTC).timestamp() * 1000)
-AUTUMN = int(datetime(2026, 10, 24, 20, tzinfo=UTC).timestamp() * 1000)
+ZONES = ("Europe/Berlin", "Pacific/Auckland", "UTC")
+PLACES = [(datetime(2026, *day, 20, tzinfo=UTC), zone) for day in ((3, 28), (10, 24)) for zone in ZONES]
+PLACES += [(datetime(2011, 12, 29, 20, tzinfo=UTC), "Pacific/Apia")]
+PLACES += [(datetime(1994, 12, 30, 20, tzinfo=UTC), "Pacific/Kiritimati")]
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.data(), st.sampled_from([SPRING, AUTUMN]), cut_places)
-def test_days_of_a_zone(data: st.DataObject, start: int, cuts: list[tuple[int, int]]) -> None:
-    """Days of 23 and 25 hours, and of a zone that is half a day away from UTC."""
-    rows = data.draw(batches(st.integers(0, 9), start, 10_000))
-    zone, days = data.draw(st.sampled_from(["Europe/Berlin", "Pacific/Auckland", "UTC"])), data.draw(st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from(PLACES), cut_places)
+def test_days_of_a_zone(data: st.DataObject, place: tuple[datetime, str], cuts: list[tuple[int, int]]) -> None:
+    """Days of 23 and 25 hours, of a zone that is half a day away from UTC, and one that a zone has skipped."""
+    start, zone = place
+    rows = data.draw(batches(st.integers(0, 9), int(start.timestamp() * 1000), 10_000))
+    days = data.draw(st.integers(1, 3))
     size = days + data.draw(st.integers(0, 2))
     made = tuple(aggregator for aggregator, _ in IN_ARRAYS)
     operation = AlignedWindow(made, days * 86_400, size * 86_400, data.draw(st.sampled_from([0, 7200, -3600])), zone)
