@@ -206,7 +206,8 @@ class Progress:
             told = []
             seen.unread = {}
             for number, name in enumerate(view.writers):
-                events, all_read = [], False
+                events: list[dg.AssetMaterialization] = []
+                all_read = False
                 with _guarded(view.name, name, seen):
                     if name not in seen.tables:
                         seen.tables[name] = self._before(view, name, flow.submitted_at)
