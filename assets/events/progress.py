@@ -70,6 +70,7 @@ class SeenFlow:
         version: The flow's version.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.
+        committed_at: When these were committed: a table that is made anew has another commit at that version, or none.
         checks: By query and check: how many batches and failures were reported, and of which process (its pid).
         wrong: What was wrong.
         unread: By table that could not be read: why.
@@ -84,6 +85,7 @@ class SeenFlow:
     version: int = 0
     mark: str = ""
     tables: dict[str, int] = field(default_factory=dict)
+    committed_at: dict[str, float] = field(default_factory=dict)
     checks: dict[str, list[int]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
@@ -179,7 +181,8 @@ class Progress:
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
             tables = seen.tables if seen is not None else {}
-            self._seen[view.name] = seen = SeenFlow(id=flow.id, tables=tables)
+            committed_at = seen.committed_at if seen is not None else {}
+            self._seen[view.name] = seen = SeenFlow(id=flow.id, tables=tables, committed_at=committed_at)
             for name in [name for name in view.writers if name not in tables]:
                 with _guarded(view.name, name, seen):
                     seen.tables[name] = self._before(view, name, flow.submitted_at)
@@ -250,12 +253,20 @@ class Progress:
         behind = bisect_left(found, submitted_at, key=lambda version: _committed_at(path, version))
         return found[behind] - 1 if behind < len(found) else max(found, default=-1)
 
-    def _next(self, view: FlowView, name: str, version: int) -> int:
-        """Return the version behind which to read on: another one than the last where the log was cleaned meanwhile."""
-        path = view.table(self._lake, name).path
+    def _next(self, view: FlowView, name: str, seen: SeenFlow) -> int:
+        """Return the version behind which to read on.
+
+        Another one than the last where the log was cleaned meanwhile, or the table made anew.
+        """
+        path, version = view.table(self._lake, name).path, seen.tables.get(name, -1)
+        if name in seen.committed_at and _committed_at(path, version) not in (0.0, seen.committed_at[name]):
+            version = -1
         if commit_file(path, version + 1).exists():
             return version
-        return min((later for later in versions(path) if later > version), default=version + 1) - 1
+        there = versions(path)
+        if there and there[-1] < version:
+            version = -1
+        return min((later for later in there if later > version), default=version + 1) - 1
 
     def _of_table(
         self, view: FlowView, name: str, seen: SeenFlow, now: float, most: int
@@ -264,7 +275,7 @@ class Progress:
         path = view.table(self._lake, name).path
         rows: dict[str | None, int] = {}
         facts: dict[str, Any] = {}
-        version, all_read = self._next(view, name, seen.tables.get(name, -1)), True
+        version, all_read = self._next(view, name, seen), True
         last = version + MOST_COMMITS
         while commit_file(path, version + 1).exists():
             if len(rows) >= max(most, 1) or version == last:
@@ -285,7 +296,7 @@ class Progress:
             drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
             own = view.event_metadata(name, self._columns(view.table(self._lake, name)))
             events.append(view.materialization(name, slice_, {"dagster/row_count": count, **own, **facts, **drawn}))
-        seen.tables[name] = version
+        seen.tables[name], seen.committed_at[name] = version, _committed_at(path, version)
         return events, all_read
 
     def _info(self, path: Place, version: int) -> dict[str, Any]:

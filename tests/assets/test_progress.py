@@ -27,6 +27,7 @@ from ops.web.ui import prepare_home
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.status import FlowStatus, TaskStatus
+from pipelines.state.record import parse_commit
 from resources import LakeResource, NimbusResource
 from tests.nimbus.sliced_flows import FLOWS, write
 
@@ -487,3 +488,38 @@ def test_a_table_that_cannot_be_read_keeps_no_removed_flow_and_no_new_submission
     assert json.loads(progress.cursor)["days"]["id"] == "days-2-2"
     assert [one.asset_key for one in progress.look({}, NOW + 20)] == [registry_key("days")]
     assert json.loads(progress.cursor) == {}
+
+
+@pytest.mark.parametrize("commits", [range(3), range(9)], ids=["fewer", "more"])
+def test_a_table_that_was_made_anew_is_told_from_its_first_commit(
+    view: FlowView, lake: Lake, monkeypatch: pytest.MonkeyPatch, commits: range
+) -> None:
+    log, read = Path(str(lake.state_path("day_sums"))) / "_delta_log", list[int]()
+    log.mkdir(parents=True)
+
+    def write_commits(versions: range, at: int) -> None:
+        for version in versions:
+            record = json.dumps({"kind": "compaction", "flow": "days"})
+            info = {"commitInfo": {"timestamp": at + version, "operation": "OPTIMIZE", "userMetadata": record}}
+            (log / f"{version:020d}.json").write_text(json.dumps(info), "utf-8")
+
+    def parse(version: int, info: Any) -> Any:
+        read.append(version)
+        return parse_commit(version, info)
+
+    monkeypatch.setattr("assets.events.progress.parse_commit", parse)
+    cursor = None
+    for look in range(3):
+        if look == 1:
+            write_commits(range(6), at=2_000_000_000_000)
+        if look == 2:
+            assert read == list(range(6))
+            read.clear()
+            for file in log.iterdir():
+                file.unlink()
+            write_commits(commits, at=2_000_000_100_000)
+        progress = Progress([view], lake, cursor)
+        progress.look({"days": status(txid=look, last_batch_at=NOW + look)}, NOW + look)
+        cursor = progress.cursor
+    assert read == list(commits)
+    assert json.loads(cursor)["days"]["tables"] == {"day_sums": commits[-1]}
