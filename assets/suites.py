@@ -24,9 +24,9 @@ READ_WHOLE = 1_000_000
 _ROWS = ("sample", "partial_unexpected_list")
 
 
-def check_name(check: Check | CheckResult) -> str:
+def check_name(view: FlowView, state: str, check: Check | CheckResult) -> str:
     """Return the name of a suite's check in Dagster."""
-    return f"suite__{identifier(check.name)}"
+    return f"suite__{identifier(check.name, [one.name for one in view.suites[state].checks])}"
 
 
 def check_table(
@@ -93,7 +93,7 @@ def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
         name=f"{state}_suite",
         specs=[
             dg.AssetCheckSpec(
-                check_name(check),
+                check_name(view, state, check),
                 asset=state_key(state),
                 description=f"Suite, {check.action}: {check.written}",
                 blocking=check.action == "fail",
@@ -121,5 +121,5 @@ def evaluations(view: FlowView, state: str, results: GateResult, run: str) -> It
 
 
 def _judged(view: FlowView, state: str, result: CheckResult, page: Path) -> dict[str, Any]:
-    key = dg.AssetCheckKey(state_key(state), check_name(result))
+    key = dg.AssetCheckKey(state_key(state), check_name(view, state, result))
     return verdict(key, result.success, result.action, metadata(view, state, result, page))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import dagster as dg
 
@@ -24,9 +25,21 @@ if TYPE_CHECKING:
     from pipelines.state.table import StateTable
 
 
-def identifier(text: str) -> str:
-    """Turn a text into a name that Dagster takes: letters, digits and underscores."""
-    return re.sub(r"\W+", "_", text).strip("_")
+def identifier(text: str, among: Iterable[str]) -> str:
+    """Turn a text into a name that Dagster takes: ASCII's letters, digits and underscores.
+
+    Args:
+        text: The name of a check.
+        among: The names of all checks of its gate or suite: two that would become one name get their checksums.
+    """
+    name = _worded(text)
+    if name.isascii() and (name == text or all(_worded(other) != name for other in among if other != text)):
+        return name
+    return f"{_worded(text, re.ASCII)}_{crc32(text.encode()):08x}".strip("_")
+
+
+def _worded(text: str, flags: int = 0) -> str:
+    return re.sub(r"\W+", "_", text, flags=flags).strip("_")
 
 
 def verdict(check: dg.AssetCheckKey, passed: bool, action: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,16 +56,17 @@ def verdict(check: dg.AssetCheckKey, passed: bool, action: str, metadata: Mappin
 
 @dataclass(frozen=True)
 class GateCheck:
-    """A check of a gate, and the asset behind the gate that shows it."""
+    """A check of a gate, the asset behind the gate that shows it, and the names of all checks of the gate."""
 
     gate: str
     check: Check
     asset: dg.AssetKey
+    names: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """Its name in Dagster."""
-        return f"{self.gate}__{identifier(self.check.name)}"
+        return f"{self.gate}__{identifier(self.check.name, self.names)}"
 
     @property
     def key(self) -> dg.AssetCheckKey:
@@ -216,7 +230,9 @@ class FlowView:
                 )
             )
             if behind:
-                checks += [GateCheck(node.gate.name, check, table_key(behind[0])) for check in node.gate.checks]
+                gate, shown_at = node.gate, table_key(behind[0])
+                names = tuple(check.name for check in gate.checks)
+                checks += [GateCheck(gate.name, check, shown_at, names) for check in gate.checks]
         return tuple(checks)
 
     @cached_property

@@ -234,10 +234,12 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
         if not deployed and not context.cursor:
             return dg.SkipReason("no flow is deployed")
         progress = Progress(views, lake.lake(), context.cursor, schemas)
-        events = progress.look(deployed, time.time())
-        for flow, wrong in progress.changed:
-            context.log.warning(f"{flow}: {'; '.join(wrong)}") if wrong else context.log.info(f"{flow}: well again")
-        alert_all(progress.changed)
+        try:
+            events = progress.look(deployed, time.time())
+        finally:
+            for flow, wrong in progress.changed:
+                context.log.warning(f"{flow}: {'; '.join(wrong)}") if wrong else context.log.info(f"{flow}: well again")
+            alert_all(progress.changed)
         return dg.SensorResult(asset_events=events, cursor=progress.cursor)
 
     return sensor

@@ -59,11 +59,9 @@ def _trouble(task: TaskStatus, now: float) -> str | None:
     return None
 
 
-def liveness(seen: FlowStatus, now: float) -> dg.AssetCheckEvaluation:
+def liveness(seen: FlowStatus, wrong: list[str]) -> dg.AssetCheckEvaluation:
     """Return the check as the sensor reports it."""
-    return dg.AssetCheckEvaluation(
-        asset_key=deployment_key(seen.name), check_name=ALIVE, **_verdict(trouble(seen, now), seen)
-    )
+    return dg.AssetCheckEvaluation(asset_key=deployment_key(seen.name), check_name=ALIVE, **_verdict(wrong, seen))
 
 
 def liveness_check(view: FlowView) -> dg.AssetChecksDefinition:

@@ -13,6 +13,7 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from assets.events.liveness import liveness, trouble
 from assets.events.reporting import refuses, written_slices
 from assets.events.table_plots import LAST, TablePlots
 from assets.view import FlowView, GateCheck
+from pipelines import logs
 from pipelines.nimbus.status import FAILED
 from pipelines.places.location import Place
 from pipelines.state.delta_log import actions, commit_file, versions
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from pipelines import Lake
     from pipelines.nimbus.status import FlowStatus
     from pipelines.state.table import StateTable
+
+logger = logs.logger(__name__)
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
@@ -66,8 +70,10 @@ class SeenFlow:
         version: The flow's version.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.
+        committed_at: When these were committed: a table that is made anew has another commit at that version, or none.
         checks: By query and check: how many batches and failures were reported, and of which process (its pid).
         wrong: What was wrong.
+        unread: By table that could not be read: why.
         looks: the last looks at which it had come forward: lag in seconds, and rows per second.
         drawn_at: When its tables had plots last, in seconds since 1970.
         told_at: When all that it had done was told last.
@@ -79,8 +85,10 @@ class SeenFlow:
     version: int = 0
     mark: str = ""
     tables: dict[str, int] = field(default_factory=dict)
+    committed_at: dict[str, float] = field(default_factory=dict)
     checks: dict[str, list[int]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
     looks: list[tuple[float | None, float]] = field(default_factory=list)
     drawn_at: float = 0.0
     told_at: float = 0.0
@@ -173,31 +181,40 @@ class Progress:
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
             tables = seen.tables if seen is not None else {}
-            before = {name: self._before(view, name, flow.submitted_at) for name in view.writers if name not in tables}
-            self._seen[view.name] = SeenFlow(id=flow.id, tables=tables | before)
+            committed_at = seen.committed_at if seen is not None else {}
+            self._seen[view.name] = seen = SeenFlow(id=flow.id, tables=tables, committed_at=committed_at)
+            for name in [name for name in view.writers if name not in tables]:
+                with _guarded(view.name, name, seen):
+                    seen.tables[name] = self._before(view, name, flow.submitted_at)
         return made
 
     def _last_of_tables(self, view: FlowView, now: float) -> list[dg.AssetMaterialization]:
         """Report all that a flow has written since the last look, however much: there is no further look."""
-        made = []
+        made, seen = [], self._seen[view.name]
         for name in view.writers:
             all_read = False
-            while not all_read:
-                events, all_read = self._of_table(view, name, self._seen[view.name], now, self._most)
-                made += events
+            with _guarded(view.name, name, seen):
+                while not all_read:
+                    events, all_read = self._of_table(view, name, seen, now, self._most)
+                    made += events
         return made
 
     def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
         seen = self._seen[view.name]
         mark = json.dumps([[task.group, task.txid, task.last_batch_at] for task in flow.tasks])
-        wrong = trouble(flow, now)
         in_turn = self._left > 0 and time.perf_counter() < self._until
-        moved, other = in_turn and mark != seen.mark, in_turn and flow.version != seen.version
+        moved, other = in_turn and (mark != seen.mark or bool(seen.unread)), in_turn and flow.version != seen.version
         if moved:
             seen.looks = [*seen.looks, (flow.lag_seconds, round(flow.rows_per_second, 1))][-LAST:]
             told = []
+            seen.unread = {}
             for number, name in enumerate(view.writers):
-                events, all_read = self._of_table(view, name, seen, now, self._left // (len(view.writers) - number))
+                events: list[dg.AssetMaterialization] = []
+                all_read = False
+                with _guarded(view.name, name, seen):
+                    if name not in seen.tables:
+                        seen.tables[name] = self._before(view, name, flow.submitted_at)
+                    events, all_read = self._of_table(view, name, seen, now, self._left // (len(view.writers) - number))
                 yield from events
                 told.append(all_read)
             # Cut off, it has come forward at the next look too, and then it is its turn before the others.
@@ -205,6 +222,8 @@ class Progress:
         if moved:
             yield from self._of_checks(view, flow, seen)
             seen.mark, seen.told_at = mark, now
+        # Told until it can be read again: a look that has no turn for the flow reads nothing.
+        wrong = trouble(flow, now) + [f"its tables cannot be read: {name}: {why}" for name, why in seen.unread.items()]
         if wrong != seen.wrong:
             yield from self._refused(view, flow)
         if other:
@@ -214,7 +233,7 @@ class Progress:
             yield self._observation(flow, seen)
         settled = in_turn and 0 < seen.settles_at <= now
         if wrong != seen.wrong or other or settled or (moved and now - seen.alive_at >= self._alive_every):
-            yield liveness(flow, now)
+            yield liveness(flow, wrong)
             seen.alive_at = now
         if settled:
             seen.settles_at = 0.0
@@ -234,12 +253,20 @@ class Progress:
         behind = bisect_left(found, submitted_at, key=lambda version: _committed_at(path, version))
         return found[behind] - 1 if behind < len(found) else max(found, default=-1)
 
-    def _next(self, view: FlowView, name: str, version: int) -> int:
-        """Return the version behind which to read on: another one than the last where the log was cleaned meanwhile."""
-        path = view.table(self._lake, name).path
+    def _next(self, view: FlowView, name: str, seen: SeenFlow) -> int:
+        """Return the version behind which to read on.
+
+        Another one than the last where the log was cleaned meanwhile, or the table made anew.
+        """
+        path, version = view.table(self._lake, name).path, seen.tables.get(name, -1)
+        if name in seen.committed_at and _committed_at(path, version) not in (0.0, seen.committed_at[name]):
+            version = -1
         if commit_file(path, version + 1).exists():
             return version
-        return min((later for later in versions(path) if later > version), default=version + 1) - 1
+        there = versions(path)
+        if there and there[-1] < version:
+            version = -1
+        return min((later for later in there if later > version), default=version + 1) - 1
 
     def _of_table(
         self, view: FlowView, name: str, seen: SeenFlow, now: float, most: int
@@ -248,7 +275,7 @@ class Progress:
         path = view.table(self._lake, name).path
         rows: dict[str | None, int] = {}
         facts: dict[str, Any] = {}
-        version, all_read = self._next(view, name, seen.tables.get(name, -1)), True
+        version, all_read = self._next(view, name, seen), True
         last = version + MOST_COMMITS
         while commit_file(path, version + 1).exists():
             if len(rows) >= max(most, 1) or version == last:
@@ -262,7 +289,6 @@ class Progress:
                 rows[slice_] = rows.get(slice_, 0) + count
             facts.setdefault("txid_first", commit.txid)
             facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
-        seen.tables[name] = version
         in_order = sorted(rows.items(), key=lambda item: str(item[0]))
         events = []
         for slice_, count in in_order:
@@ -270,6 +296,7 @@ class Progress:
             drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
             own = view.event_metadata(name, self._columns(view.table(self._lake, name)))
             events.append(view.materialization(name, slice_, {"dagster/row_count": count, **own, **facts, **drawn}))
+        seen.tables[name], seen.committed_at[name] = version, _committed_at(path, version)
         return events, all_read
 
     def _info(self, path: Place, version: int) -> dict[str, Any]:
@@ -329,7 +356,9 @@ class Progress:
         self, view: FlowView, check: GateCheck, txid: int | None, detail: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return rows in quarantine, else those that the beats brought along."""
-        rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
+        rows: list[dict[str, Any]] = []
+        with _guarded(view.name, f"quarantine/{view.name}"):
+            rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
         rows = rows or failed_rows.of_detail(check.check, detail or {})
         return failed_rows.refused_metadata(view, check, rows)
 
@@ -361,6 +390,17 @@ class Progress:
         metadata |= {name: value for name, value in known.items() if value is not None} | plots.entries(seen.plots())
         tags = {"dagster/data_version": version_of(flow)}
         return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
+
+
+@contextmanager
+def _guarded(flow: str, table: str, seen: SeenFlow | None = None) -> Iterator[None]:
+    """Keep a table that cannot be read, whatever its error, from the other tables and flows, and from alerts."""
+    try:
+        yield
+    except Exception as error:
+        logger.error("table cannot be read", flow=flow, table=table, exc_info=True)
+        if seen is not None:
+            seen.unread[table] = f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _committed_at(table: Place, version: int) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -307,28 +306,28 @@ def adopt(name: KnownFlow, as_json: AsJson = False) -> None:
 def compact(
     name: KnownFlow,
     retention_hours: Annotated[
-        float, typer.Option(parser=bounded(bounds.HOURS), help="How far back states stay readable.")
-    ] = 168.0,
+        float | None,
+        typer.Option(
+            parser=bounded(bounds.HOURS),
+            help="How far back states stay readable; default: TRIDELTA_KEEP_STATE_HOURS, else a week.",
+        ),
+    ] = None,
     channel_retention_hours: Annotated[
         float | None,
         typer.Option(
-            parser=bounded(bounds.HOURS), help="How long channels keep rows that all readers have; default: the same."
+            parser=bounded(bounds.HOURS),
+            help="How long channels keep rows that all readers have; default: TRIDELTA_KEEP_CHANNEL_HOURS, else the same.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fold closed generations, join small files, vacuum."""
     topology = topology_of(name)
-    with engine(as_json) as runtime:
-        from pipelines.maintenance.compaction import KEPT
-        from pipelines.maintenance.compaction import compact as compact_tables
+    from pipelines.maintenance import compaction
 
-        report = compact_tables(
-            runtime.spark,
-            runtime.lake,
-            topology,
-            replace(KEPT, state_hours=retention_hours, channel_hours=channel_retention_hours),
-        )
+    keep = compaction.kept_here(retention_hours, channel_retention_hours)
+    with engine(as_json) as runtime:
+        report = compaction.compact(runtime.spark, runtime.lake, topology, keep)
     answer(as_json, rendering.flat_tables(report), lambda: rendering.compacted(report))
 
 

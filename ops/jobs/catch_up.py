@@ -109,6 +109,14 @@ def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: Nimb
     return None
 
 
+def _are_made(context: dg.OpExecutionContext, view: FlowView, lake: LakeResource, *states: str) -> bool:
+    """Return whether these tables are there; the first batch makes them."""
+    missing = [state for state in states if not view.table(lake.lake(), state).exists()]
+    for state in missing:
+        context.log.info(f"{view.name}: {state} is not made yet")
+    return not missing
+
+
 def check_op(view: FlowView) -> dg.OpDefinition:
     """Make the op that runs the suites on a flow's tables."""
 
@@ -118,6 +126,8 @@ def check_op(view: FlowView) -> dg.OpDefinition:
     ) -> None:
         broken: list[str] = []
         for state in view.suites:
+            if not _are_made(context, view, lake, state):
+                continue
             with plain_failures():
                 results = check_table(view, state, lake, spark, quality)
             for evaluation in evaluations(view, state, results, context.run_id):
@@ -138,6 +148,8 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
     @flow_step(view, "answer", f"Renew the answers of {view.name}.", after="checked")
     def answer(context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource) -> None:
         for question in view.spec.queries:
+            if not _are_made(context, view, lake, *question.reads):
+                continue
             with plain_failures():
                 answered = ask(view, question, lake, spark)
             context.log_event(

@@ -1,7 +1,6 @@
 """checkpoint_compaction_job: fold closed generations, join small files, drop what no reader needs any more."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -23,12 +22,12 @@ COMPACTIONS = 20
 
 
 class CompactionConfig(dg.Config):
-    """How to compact."""
+    """How to compact. Empty: as TRIDELTA_KEEP_<NAME> says, else the default of docs/maintenance.md."""
 
-    retention_hours: float = 168.0
+    retention_hours: float | None = None
     """How far back a state can be read afterwards (by txid, version or time)."""
     channel_retention_hours: float | None = None
-    """How long a channel keeps rows that all its readers have taken; empty: as long as states stay readable."""
+    """How long a channel keeps rows that all its readers have taken."""
 
 
 def compaction_op(view: FlowView) -> dg.OpDefinition:
@@ -38,16 +37,11 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
     def compact(
         context: dg.OpExecutionContext, config: CompactionConfig, spark: SparkResource, lake: LakeResource
     ) -> None:
-        from pipelines.maintenance.compaction import KEPT
-        from pipelines.maintenance.compaction import compact as compact_tables
+        from pipelines.maintenance import compaction
 
         with plain_failures():
-            report = compact_tables(
-                spark.session(),
-                lake.lake(),
-                view.topology,
-                replace(KEPT, state_hours=config.retention_hours, channel_hours=config.channel_retention_hours),
-            )
+            keep = compaction.kept_here(config.retention_hours, config.channel_retention_hours)
+            report = compaction.compact(spark.session(), lake.lake(), view.topology, keep)
         rows = flat_tables(report)
         columns = list(dict.fromkeys(name for row in rows for name in row))
         pairs = [(row["files before"], row["files after"]) for row in rows]

@@ -194,7 +194,7 @@ def _heed_other_hosts(instance: DagsterInstance, run_id: str) -> None:
             run = instance.get_run_by_id(run_id)
             if run is None or run.is_finished:
                 return
-            if CANCEL_TAG in run.tags:
+            if run.tags.get(CANCEL_TAG) == run_id:
                 os.kill(os.getpid(), signal.SIGINT)
                 return
 

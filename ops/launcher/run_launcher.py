@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 logger = logs.logger(__name__)
 
 PROCESS_TAG = ".dagster/tridelta_process"
-"""A run's process: JSON of `host` and of its identity (so that a process id used again is not taken for it).
-Dagster hides tags that begin so."""
+"""A run's process: JSON of `run`, `host` and of its identity (so that a process id used again is not taken for it).
+Dagster hides tags that begin so. It copies them when a run is executed again: a tag with the id of another run says nothing."""
 
 CANCEL_TAG = ".dagster/tridelta_cancel"
-"""Asks the process of a run to end, from another host: it looks for the tag (`ops.launcher.preloaded_runs`)."""
+"""Asks the process of a run to end, from another host: it looks for the tag with the run's id (`ops.launcher.preloaded_runs`)."""
 
 LOAD_SECONDS = 120.0
 """So long the process may take to load; it needs seconds."""
@@ -73,7 +73,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         identity = ProcessIdentity.of(pid)
         # A run that is over already has no process that anybody would ask for.
         if identity.process() is not None:
-            about = {"host": host_name(), **identity.to_json()}
+            about = {"run": run.run_id, "host": host_name(), **identity.to_json()}
             self._instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(about)})
 
     def terminate(self, run_id: str) -> bool:
@@ -84,16 +84,17 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         run = self._instance.get_run_by_id(run_id) if self.has_instance else None
         if run is None or run.is_finished:
             return False
-        if PROCESS_TAG not in run.tags:
+        if (about := _about(run)) is None:
             return bool(super().terminate(run_id))
-        self._instance.report_run_canceling(run)
-        if _host_of(run) not in (host_name(), *gone_hosts()):
-            self._instance.add_run_tags(run_id, {CANCEL_TAG: host_name()})
+        if about["host"] not in (host_name(), *gone_hosts()):
+            self._instance.report_run_canceling(run)
+            self._instance.add_run_tags(run_id, {CANCEL_TAG: run_id})
             return True
         process = _of(run)
         if process is None:
             self._instance.report_engine_event("The run's process is not there any more.", run, cls=self.__class__)
             return False
+        self._instance.report_run_canceling(run)
         # As Dagster's own does it within the process: the run takes an interrupt for the wish to end.
         process.send_signal(signal.SIGINT)
         return True
@@ -107,7 +108,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
         Of another host nothing is known, unless it is declared gone (TRIDELTA_GONE_HOSTS).
         """
-        if PROCESS_TAG not in run.tags or _host_of(run) not in (host_name(), *gone_hosts()):
+        about = _about(run)
+        if about is None or about["host"] not in (host_name(), *gone_hosts()):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         if _of(run) is None:
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "its process is not there any more")
@@ -189,12 +191,14 @@ def _line_of(server: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
     return answer
 
 
-def _host_of(run: DagsterRun) -> str:
-    return str(json.loads(run.tags[PROCESS_TAG])["host"])
+def _about(run: DagsterRun) -> dict[str, Any] | None:
+    """Return what its tag says of a run's process; None if it has none, or only that of the run which it repeats."""
+    about: dict[str, Any] = json.loads(run.tags.get(PROCESS_TAG, "{}"))
+    # A run that an earlier release has begun does not name itself.
+    return about if about and ("run" not in about or about["run"] == run.run_id) else None
 
 
 def _of(run: DagsterRun) -> psutil.Process | None:
     """Return the process of a run, if it is on this machine and lives."""
-    if _host_of(run) != host_name():
-        return None
-    return ProcessIdentity.read(json.loads(run.tags[PROCESS_TAG])).process()
+    about = _about(run)
+    return ProcessIdentity.read(about).process() if about and about["host"] == host_name() else None

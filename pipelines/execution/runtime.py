@@ -256,7 +256,7 @@ class Runtime:
             progress: called with the report of each place where rows enter.
 
         Raises:
-            UnknownStateError: nothing of the flow was ever quarantined.
+            UnknownStateError: the flow has not run yet.
             ReplayError: none of the rows can be replayed without counting something twice, or losing it.
         """
         from pipelines.execution.replays.runner import Replayer

@@ -46,6 +46,19 @@ _TRIES, _WAIT_SECONDS = 5, 0.2
 
 KEPT = Retention(quarantine_days=None, wait_seconds=600.0)
 """The retention of a compaction that is given none."""
+
+
+def kept_here(state_hours: float | None, channel_hours: float | None) -> Retention:
+    """Return KEPT as the environment of this process says otherwise, with what was given on top.
+
+    Raises:
+        RetentionSettingError: a variable is no retention.
+    """
+    given = {"state_hours": state_hours, "channel_hours": channel_hours}
+    chosen = {name: hours for name, hours in given.items() if hours is not None}
+    return Retention.from_environment(KEPT, quarantine_days=KEPT.quarantine_days, **chosen)
+
+
 _FORMER = {
     "retention_hours": "state_hours",
     "channel_retention_hours": "channel_hours",

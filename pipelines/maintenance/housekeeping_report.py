@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pipelines.bounds import DAYS, HOURS, KEPT, WAIT_SECONDS, OutOfBoundsError
 from pipelines.errors import TrideltaError
 
 PREFIX = "TRIDELTA_KEEP_"
+_NEEDED = ("state_hours", "wait_seconds")
 _LIMITS = {"hours": HOURS, "days": DAYS, "seconds": WAIT_SECONDS}
 # Nimbus' own setting for both, where nothing more exact is said.
 _ELSE = dict.fromkeys(("flow_days", "log_days"), "TRIDELTA_NIMBUS_RETENTION_DAYS")
@@ -23,7 +24,9 @@ class RetentionSettingError(TrideltaError):
     def __init__(self, name: str, value: object) -> None:
         self.name, self.value = name, value
         super().__init__(
-            f"{name}: {value!r} is no retention", hint="write a number from 0 on; leave it empty, or None, to keep all"
+            f"{name}: {value!r} is no retention",
+            hint="write a number from 0 on"
+            + ("" if name.removeprefix(PREFIX).lower() in _NEEDED else "; leave it empty, or None, to keep all"),
         )
 
 
@@ -63,17 +66,20 @@ class Retention:
     def __post_init__(self) -> None:
         for retention in fields(self):
             value = getattr(self, retention.name)
-            needed = retention.name in ("state_hours", "wait_seconds")
             limit = _LIMITS.get(retention.name.rpartition("_")[2], KEPT)
             try:
-                if value is not None or needed:
+                if value is not None or retention.name in _NEEDED:
                     limit.taken(value)
             except OutOfBoundsError:
                 raise RetentionSettingError(retention.name, value) from None
 
     @classmethod
-    def from_environment(cls, **chosen: float | None) -> Retention:
+    def from_environment(cls, default: Retention | None = None, **chosen: float | None) -> Retention:
         """Read the retentions of the environment, with `chosen` on top. An empty variable keeps for good.
+
+        Args:
+            default: What holds without a variable; None: the default of docs/maintenance.md.
+            chosen: What holds whatever the environment says.
 
         Raises:
             RetentionSettingError: A value is no number from 0 on.
@@ -84,7 +90,7 @@ class Retention:
                 if variable in os.environ:
                     values[retention.name] = _number(variable, os.environ[variable])
                     break
-        return cls(**values | chosen)  # type: ignore[arg-type]
+        return replace(default or cls(), **values | chosen)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from ops.schedules import _arrived
 from pipelines import Runtime
 from pipelines.catalog import FlowSettings
 from pipelines.execution.report import BatchReport
+from resources import NimbusResource
+from tests.nimbus import looks
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")]
 
@@ -123,3 +125,17 @@ def test_a_batch_that_a_gate_refuses_turns_its_check_red(spark: SparkSession, de
         assert '"n":5000' in row.data["row"]
         assert "fits: 1 of 1 rows" in row.data["reason"]
         assert shown["replay"].value == "tridelta replay-quarantine trips --reason poison"
+
+
+def test_tables_that_are_not_made_yet_are_no_failure(
+    defs: dg.Definitions, view: FlowView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flow that was deployed a moment ago: its worker has committed no batch, and the job has nothing to judge."""
+    monkeypatch.setattr(NimbusResource, "deployed", lambda _: {view.name: looks.flow(view.name)})
+    with dg.instance_for_test() as instance:
+        done = run(defs, instance)
+        assert done.success
+        said = "\n".join(one.user_message for one in instance.all_logs(done.run_id))
+    for state in view.suites:
+        assert f"{state} is not made yet" in said
+    assert not done.get_asset_check_evaluations()

@@ -21,12 +21,13 @@ from assets.events import liveness
 from assets.events.liveness import ALERT, ALIVE, alert, alert_all, trouble
 from assets.events.progress import SETTLES_SECONDS, Progress
 from assets.view import FlowView
-from benchmarks.sensor_tick import shops
+from benchmarks.sensor_tick import shops, spec
 from ops.schedules import flows_sensor, limit_pools
 from ops.web.ui import prepare_home
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.status import FlowStatus, TaskStatus
+from pipelines.state.record import parse_commit
 from resources import LakeResource, NimbusResource
 from tests.nimbus.sliced_flows import FLOWS, write
 
@@ -442,3 +443,83 @@ def test_tables_lead_to_the_line_that_defines_them(view: FlowView) -> None:
     references = spec.metadata["dagster/code_references"].code_references
     lines = Path(str(sliced_flows.__file__)).read_text("utf-8").splitlines()
     assert "persistent_aggregate" in lines[references[0].line_number - 1]
+
+
+@pytest.mark.parametrize("known_before", [True, False])
+def test_a_table_that_cannot_be_read_is_trouble_of_its_flow_alone(
+    view: FlowView, lake: Lake, tmp_path: Path, known_before: bool
+) -> None:
+    shop = FlowView.of(spec(1), FlowSettings(tmp_path))
+    flows = {"days": status(), "shop001": replace(status(), name="shop001")}
+    cursor = None
+    if known_before:
+        progress = Progress([view, shop], lake, None)
+        progress.look(flows, NOW)
+        cursor = progress.cursor
+    torn = lake.state_path("day_sums") / "_delta_log" / f"{0:020d}.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text('{"commitInfo":{"timestamp":17', "utf-8")
+    flows["days"] = status(txid=0, last_batch_at=NOW)
+    flows["shop001"] = replace(status(state="silent", beat_age_seconds=40.0), name="shop001")
+    changed, alive = [], []
+    for look in range(4):
+        if look == 3:
+            torn.unlink()
+        # A look that has no turn for the flow does not take the trouble for over.
+        progress = Progress([view, shop], lake, cursor, most=0 if look == 2 else None)
+        events = progress.look(flows, NOW + 10 * look)
+        cursor = progress.cursor
+        changed.append(dict(progress.changed))
+        verdicts = [one for one in events if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == ALIVE]
+        alive.append({one.asset_key.path[-1]: one.passed for one in verdicts})
+    (unread,) = changed[0].pop("days")
+    assert unread.startswith("its tables cannot be read: day_sums: JSONDecodeError: ")
+    assert changed == [{"shop001": ["days: its worker has not beaten for 40 s"]}, {}, {}, {"days": []}]
+    assert alive == [{"days": False, "shop001": False}, {}, {}, {"days": True}]
+
+
+def test_a_table_that_cannot_be_read_keeps_no_removed_flow_and_no_new_submission(view: FlowView, lake: Lake) -> None:
+    progress = Progress([view], lake, None)
+    progress.look({"days": status()}, NOW)
+    torn = lake.state_path("day_sums") / "_delta_log" / f"{0:020d}.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text('{"commitInfo":{"timestamp":17', "utf-8")
+    progress.look({"days": replace(status(), id="days-2-2")}, NOW + 10)
+    assert json.loads(progress.cursor)["days"]["id"] == "days-2-2"
+    assert [one.asset_key for one in progress.look({}, NOW + 20)] == [registry_key("days")]
+    assert json.loads(progress.cursor) == {}
+
+
+@pytest.mark.parametrize("commits", [range(3), range(9)], ids=["fewer", "more"])
+def test_a_table_that_was_made_anew_is_told_from_its_first_commit(
+    view: FlowView, lake: Lake, monkeypatch: pytest.MonkeyPatch, commits: range
+) -> None:
+    log, read = Path(str(lake.state_path("day_sums"))) / "_delta_log", list[int]()
+    log.mkdir(parents=True)
+
+    def write_commits(versions: range, at: int) -> None:
+        for version in versions:
+            record = json.dumps({"kind": "compaction", "flow": "days"})
+            info = {"commitInfo": {"timestamp": at + version, "operation": "OPTIMIZE", "userMetadata": record}}
+            (log / f"{version:020d}.json").write_text(json.dumps(info), "utf-8")
+
+    def parse(version: int, info: Any) -> Any:
+        read.append(version)
+        return parse_commit(version, info)
+
+    monkeypatch.setattr("assets.events.progress.parse_commit", parse)
+    cursor = None
+    for look in range(3):
+        if look == 1:
+            write_commits(range(6), at=2_000_000_000_000)
+        if look == 2:
+            assert read == list(range(6))
+            read.clear()
+            for file in log.iterdir():
+                file.unlink()
+            write_commits(commits, at=2_000_000_100_000)
+        progress = Progress([view], lake, cursor)
+        progress.look({"days": status(txid=look, last_batch_at=NOW + look)}, NOW + look)
+        cursor = progress.cursor
+    assert read == list(commits)
+    assert json.loads(cursor)["days"]["tables"] == {"day_sums": commits[-1]}

@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from typer.testing import CliRunner
@@ -249,6 +250,18 @@ def test_the_command_line_looks_refuses_and_tells_what_was(desk: Desk, monkeypat
     code, shown = said()
     assert (code, "aggregates each batch" in shown) == (1, True)
     assert "cannot be replayed" in said("--dry-run")[1]
+
+
+def test_a_flow_that_has_run_and_refused_nothing_has_nothing_to_replay(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIDELTA_HOME", str(desk.settings.home))
+    monkeypatch.setattr(replaying, "topology_of", lambda _: trips(9).topology())
+    write_deltalake(str(desk.lake.state_path("lines")), pa.table({"line": ["a"]}))
+    for words in ([], ["--dry-run"], ["--gate", "plausible", "--reason", "few"]):
+        done = CliRunner().invoke(command_line.app, ["replay-quarantine", "trips", "--json", *words])
+        assert (done.exit_code, json.loads(done.stdout)["lots"]) == (0, []), done.output
+    assert CliRunner().invoke(command_line.app, ["replay-quarantine", "trips", "--gate", "plausibel"]).exit_code == 1
 
 
 # --- for real -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import dagster as dg
 import psutil
@@ -18,10 +19,11 @@ from dagster._core.storage.dagster_run import DagsterRun
 
 from ops.launcher import preloaded_runs, run_launcher
 from ops.launcher.preloaded_runs import PreloadedRuns
-from ops.launcher.run_launcher import PROCESS_TAG, PreloadedRunLauncher
+from ops.launcher.run_launcher import CANCEL_TAG, PROCESS_TAG, PreloadedRunLauncher
 from ops.web import ui
 from pipelines.catalog import FlowSettings
 from pipelines.execution.checkpoint.ownership import host_name
+from pipelines.processes import ProcessIdentity
 from tests.ops.launched_jobs import launched
 
 PATIENCE = 120.0
@@ -34,10 +36,13 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
         yield made
 
 
+def _config(does: str) -> dict[str, object]:
+    return {"ops": {"work": {"config": {"does": does}}}}
+
+
 def _launch(instance: dg.DagsterInstance, does: str) -> str:
-    config = {"ops": {"work": {"config": {"does": does}}}}
     run = instance.create_run_for_job(
-        launched, run_config=config, job_code_origin=dg.reconstructable(launched).get_python_origin()
+        launched, run_config=_config(does), job_code_origin=dg.reconstructable(launched).get_python_origin()
     )
     # No workspace: the usual way would be refused.
     instance.run_launcher.launch_run(LaunchRunContext(run, None))
@@ -194,3 +199,47 @@ def test_the_tag_is_one_that_dagster_hides() -> None:
     from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
     assert PROCESS_TAG.startswith(HIDDEN_TAG_PREFIX)
+
+
+def _repeated(instance: dg.DagsterInstance, tags: dict[str, str]) -> DagsterRun:
+    """A run that Dagster has made of an earlier one: it has all tags of that."""
+    started = dg.DagsterRunStatus.STARTED
+    return instance.create_run_for_job(launched, run_config=_config("end"), tags=tags, status=started)
+
+
+@pytest.mark.parametrize("host", ["here", "elsewhere"])
+def test_a_run_that_repeats_another_has_not_its_process(instance: dg.DagsterInstance, host: str) -> None:
+    gone = {"host": host_name() if host == "here" else host, **ProcessIdentity(1, 1, "another boot").to_json()}
+    run = _repeated(instance, {PROCESS_TAG: json.dumps({"run": "the one before", **gone})})
+    assert instance.run_launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+    assert not instance.run_launcher.terminate(run.run_id), "Dagster's own way, which finds none"
+    assert CANCEL_TAG not in _run(instance, run.run_id).tags
+
+
+def test_a_run_whose_process_is_gone_is_not_being_cancelled(instance: dg.DagsterInstance) -> None:
+    run = _repeated(instance, {})
+    about = {"run": run.run_id, "host": host_name(), **ProcessIdentity(1, 1, "another boot").to_json()}
+    instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(about)})
+    run = _run(instance, run.run_id)
+    assert instance.run_launcher.check_run_worker_health(run).status == WorkerStatus.NOT_FOUND
+    assert not instance.run_launcher.terminate(run.run_id)
+    assert _run(instance, run.run_id).status == dg.DagsterRunStatus.STARTED
+
+
+def test_a_run_that_repeats_a_cancelled_one_goes_on(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _repeated(instance, {CANCEL_TAG: "the one before"})
+    asked: list[str] = []
+
+    def look(run_id: str) -> DagsterRun:
+        asked.append(run_id)
+        if len(asked) == 3:
+            instance.add_run_tags(run_id, {CANCEL_TAG: run_id})
+        return _run(instance, run_id)
+
+    interrupted: list[int] = []
+    monkeypatch.setattr(preloaded_runs, "_HEEDS_EVERY", 0.0)
+    monkeypatch.setattr(preloaded_runs.os, "kill", lambda pid, _: interrupted.append(pid))
+    preloaded_runs._heed_other_hosts(cast("dg.DagsterInstance", SimpleNamespace(get_run_by_id=look)), run.run_id)
+    assert (interrupted, len(asked)) == ([os.getpid()], 3)

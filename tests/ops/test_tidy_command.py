@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,13 +13,16 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
+from ops.cli import app as cli
 from ops.cli.app import app
 from ops.housekeeping import remove_runs, tidied
-from ops.jobs.compaction import housekeeping_op
+from ops.jobs.compaction import checkpoint_compaction_job, housekeeping_op
 from pipelines.catalog import FlowSettings
-from pipelines.maintenance import Retention
+from pipelines.errors import TrideltaError
+from pipelines.maintenance import Retention, compaction
 from pipelines.state.lake import Lake
-from resources import LakeResource
+from resources import LakeResource, SparkResource
+from tests.assets import two_flows
 from tests.maintenance.small_state import SmallState
 
 DAY = 86_400.0
@@ -103,3 +107,47 @@ def test_only_old_runs_of_dagster_go(monkeypatch: pytest.MonkeyPatch) -> None:
         found = remove_runs(instance, 1)
         assert (found.before, found.removed) == (2, 2)
         assert instance.get_runs_count() == 0
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[Retention]:
+    """The retentions that compactions were asked for; the first ends with an error."""
+    taken: list[Retention] = []
+
+    def compact(_spark: object, _lake: object, _topology: object, keep: Retention) -> None:
+        taken.append(keep)
+        raise TrideltaError("seen")
+
+    monkeypatch.setattr(compaction, "compact", compact)
+    monkeypatch.setattr(SparkResource, "session", lambda _: None)
+    monkeypatch.setattr(cli, "engine", lambda _: nullcontext(SimpleNamespace(spark=None, lake=None)))
+    return taken
+
+
+def _of_the_job(home: Path, config: dict[str, float]) -> None:
+    view = two_flows.views(home)[0]
+    job = checkpoint_compaction_job([view], tidies=False)
+    resources = {"spark": SparkResource(), "lake": LakeResource(root=str(home / "lake"), warm=False)}
+    run_config = {"ops": {f"compact_{view.name}": {"config": config}}}
+    assert not job.execute_in_process(run_config, resources=resources, raise_on_error=False).success
+
+
+def test_the_nightly_job_and_compact_keep_what_the_environment_says(
+    home: Path, given: list[Retention], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(*arguments: str, **config: float) -> None:
+        CliRunner().invoke(app, ["compact", "flights", *arguments])
+        _of_the_job(home, config)
+
+    kept()
+    for name, value in (
+        ("STATE_HOURS", "8760"),
+        ("CHANNEL_HOURS", "24"),
+        ("WAIT_SECONDS", "5"),
+        ("QUARANTINE_DAYS", "1"),
+    ):
+        monkeypatch.setenv(f"TRIDELTA_KEEP_{name}", value)
+    kept()
+    kept("--retention-hours", "2", "--channel-retention-hours", "1", retention_hours=2, channel_retention_hours=1)
+    found = [(one.state_hours, one.channel_hours, one.wait_seconds, one.quarantine_days) for one in given]
+    assert found == [(168, None, 600, None)] * 2 + [(8760, 24, 5, None)] * 2 + [(2, 1, 5, None)] * 2

@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
-from pipelines.errors import BatchError, GateError, LockedError, ReadPointError, TrideltaError
+from pipelines.errors import BatchError, GateError, LockedError, ReadPointError, TrideltaError, UnknownStateError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.quarantine import NAME, quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from pipelines.execution.events.hooks import Listener
     from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
 UNLIKE = "the stored text no longer matches the flow's fields: they have changed since"
@@ -89,12 +90,15 @@ class Replayer:
         """Finish what was cut off, then replay what is selected.
 
         Raises:
-            UnknownStateError: nothing of the flow was ever quarantined.
+            UnknownStateError: the flow has not run yet.
             ReplayError: none of the selected rows can be replayed.
             LockedError: the flow's batch, a backfill or a compaction holds it for too long.
         """
         started, name = time.monotonic(), self._topology.name
-        check_names(selection, self._lake.quarantine(name), self._topology)
+        rejected = quarantine_of(self._lake, self._topology)
+        check_names(selection, rejected, self._topology)
+        if rejected is None:
+            return ReplayReport(name, ())
         self._writer.prepare(table_columns())
         with self._alone():
             unfinished = self._records.unfinished()
@@ -286,18 +290,33 @@ class Replayer:
             ) from error
 
 
+def quarantine_of(lake: Lake, topology: TridentTopology) -> StateTable | None:
+    """Return a flow's quarantine; None for one that has run and rejected nothing.
+
+    Raises:
+        UnknownStateError: the flow has not run yet.
+    """
+    try:
+        return lake.quarantine(topology.name)
+    except UnknownStateError:
+        if any(lake.written_by(node).exists() for node in topology.persists):
+            return None
+        raise
+
+
 def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
     """Return what a replay would take, by place and rule, and what it would refuse. No Spark; changes nothing.
 
     Whether single rows are counted already, or do not read back, only the replay itself finds out.
 
     Raises:
-        UnknownStateError: nothing of the flow was ever quarantined.
+        UnknownStateError: the flow has not run yet.
         ReplayError: the flow has no such gate or stream.
     """
     reports = []
-    check_names(selection, lake.quarantine(topology.name), topology)
-    for lot in lots(lake.quarantine(topology.name), selection, topology):
+    rejected = quarantine_of(lake, topology)
+    check_names(selection, rejected, topology)
+    for lot in lots(rejected, selection, topology) if rejected is not None else ():
         try:
             entry_of(topology, lot)
             reports.append(LotReport(lot.stage, lot.stream, by_rule(lot)))
@@ -310,7 +329,7 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
     """Look before a replay: what cannot be done is refused before Spark starts.
 
     Raises:
-        UnknownStateError: nothing of the flow was ever quarantined.
+        UnknownStateError: the flow has not run yet.
         ReplayError: none of the selected rows can be replayed.
     """
     report = look(lake, topology, selection)

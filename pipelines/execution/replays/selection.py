@@ -122,13 +122,14 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
     return first, last
 
 
-def check_names(selection: Selection, table: StateTable, topology: TridentTopology) -> None:
+def check_names(selection: Selection, table: StateTable | None, topology: TridentTopology) -> None:
     """Refuse a gate or a stream that the flow does not have, and that never refused anything.
 
     Raises:
         ReplayError
     """
-    stages = set(table.stored("true")["stage"].to_pylist()) - {SOURCE, BATCH} if selection.gates else set()
+    held = table.stored("true")["stage"].to_pylist() if selection.gates and table is not None else ()
+    stages = set(held) - {SOURCE, BATCH}
     gates = sorted({node.gate.name for node in topology.graph if isinstance(node, GateNode)} | stages)
     streams = sorted(spout.stream for spout in topology.spouts)
     for kind, asked, known in (("gate", selection.gates, gates), ("stream", selection.spouts, streams)):
