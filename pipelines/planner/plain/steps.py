@@ -17,7 +17,7 @@ from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
 from pipelines.graph.plain_values import without_zone
-from pipelines.planner.plain.context import PlainContext, call, keeps
+from pipelines.planner.plain.context import PlainContext, call, fitted, keeps
 from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_batch_task, repartitioned
 from pipelines.planner.plain.queries import queried
 from pipelines.planner.plain.table import Row, Table
@@ -42,7 +42,8 @@ def aggregated(node: nodes.AggregateNode, table: Table, context: PlainContext) -
 def _rows(node: nodes.AggregateNode, table: Table, context: PlainContext) -> list[Row]:
     rows: list[Row] = []
     for key, chain in running(table, node.group, node.aggregations, context.batch):
-        for product in itertools.product(*(aggregator.complete() for aggregator in chain)):
+        made = (fitted(node.label, a.types, link.complete()) for a, link in zip(node.aggregations, chain, strict=True))
+        for product in itertools.product(*made):
             rows.append((*key, *itertools.chain.from_iterable(product)))
     return rows
 
@@ -203,7 +204,7 @@ class _Reduction:
     """One reducer at work on a partition or group."""
 
     def __init__(self, node: nodes.MultiReduceNode, group: Row) -> None:
-        self._reducer, self._general = node.reducer, General(node.label, len(node.outputs))
+        self._node, self._reducer, self._general = node, node.reducer, General(node.label, len(node.outputs))
         self._value = [node.reducer.init(*group), []]
         leading = 3 if any(node.groups) else 2
         self._execute = [taking(node.reducer.execute, leading, len(inputs)) for inputs in node.inputs]
@@ -212,7 +213,8 @@ class _Reduction:
         self._general.take(self._value, self._execute[stream](self._value[0], stream, *group, *values))
 
     def complete(self, group: tuple[Row, ...]) -> list[Row]:
-        return self._general.last(self._value, self._reducer.complete(self._value[0], *group))
+        rows = self._general.last(self._value, self._reducer.complete(self._value[0], *group))
+        return fitted(self._node.label, self._node.types, rows)
 
 
 Tables = Sequence[Table]
