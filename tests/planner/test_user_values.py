@@ -16,12 +16,13 @@ from pyspark.sql import types as T
 
 from pipelines.aggregators import Collect, DistinctCount
 from pipelines.aggregators.ordering import freeze
-from pipelines.errors import FunctionError
+from pipelines.errors import FunctionError, SourceSchemaError
 from pipelines.flowmix import Flow, Policy, WindowAggregator
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.planner.functions import from_spark, to_spark
 from pipelines.planner.values import RowsOut, Where, plain_rows
 from pipelines.sources import FixedBatches
+from pipelines.sources.fixed import arrow_rows
 from pipelines.testing import query_topology, run_flow, run_topology
 from pipelines.trident import (
     Aggregator,
@@ -168,6 +169,13 @@ def test_a_filter_takes_what_python_takes_for_true(spark: SparkSession) -> None:
     frames = {"s": source(spark, "n bigint", [(1,), (2,), (3,), (None,)])}
     stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
     assert rows_of(stream.filter("n", RowFunction(lambda n: n and n & 1)), frames) == [(1,), (3,)]
+
+
+@pytest.mark.usefixtures("spark")
+def test_rows_of_the_program_are_not_cut_to_fit() -> None:
+    assert arrow_rows("s", "n bigint, d double", [(2.0, 1)]).to_pylist() == [{"n": 2, "d": 1.0}]
+    with pytest.raises(SourceSchemaError, match=r"1\.5 \(float\), which is no bigint"):
+        arrow_rows("s", "n bigint", [(1,), (1.5,)])
 
 
 def test_zeros_of_aggregators_with_arrays(spark: SparkSession) -> None:

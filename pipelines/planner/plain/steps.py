@@ -220,7 +220,9 @@ class _Reduction:
 Tables = Sequence[Table]
 
 
-def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks: int = 1) -> Table:
+def read(
+    schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks: int = 1, name: str = "fixed batches"
+) -> Table:
     """Return a batch as a table: whole numbers become floats where the schema says so, and times are in UTC, without zone, as
     of a real source.
 
@@ -228,13 +230,16 @@ def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks:
         schema: DDL of the fields.
         batch: tuples in the order of the fields, or dicts.
         tasks: in how many tasks the tuples start.
+        name: what is read, for errors.
 
     Raises:
         SourceSchemaError: if a row does not fit the schema.
     """
     from pipelines.sources import FixedBatches
+    from pipelines.sources.fixed import checked_rows
 
     source = FixedBatches(schema, [batch])
+    checked_rows(name, schema, source.batches[0])
     types = tuple(kind for _, kind in parse_ddl(schema))
     rows = tuple(
         tuple(_as_read(value, kind) for value, kind in zip(row, types, strict=True)) for row in source.batches[0]
