@@ -155,17 +155,20 @@ class _GrowingGroups:
         return extra
 
 
-def tasks(grouping: Grouping) -> dict[int, int]:
+def tasks(grouping: Grouping, windows: Iterable[tuple[int, int]] = ()) -> dict[int, int]:
     """Return the tasks of each operation that is in a bolt, and of each spout, by operation id.
 
     Bolts and spouts that identity partitions join form a class, and a class has one number of tasks: the largest hint in
     it, at most what its sources can use; or what a state in it demands.
 
+    Args:
+        windows: what writes the channel of a window and what reads it: they are one operation of the original's.
+
     Raises:
         ParallelismError: if a state demands more than a source of its class can use, or two states differ.
     """
     numbers: dict[int, int] = {}
-    for members in _classes(grouping):
+    for members in _classes(grouping, windows):
         number = _tasks_of([grouping.operations[member] for member in sorted(members)])
         numbers.update(dict.fromkeys(members, number))
     return numbers
@@ -186,8 +189,8 @@ def _tasks_of(members: list[PlannedOperation]) -> int:
     return wanted if maximum is None else min(wanted, maximum)
 
 
-def _classes(grouping: Grouping) -> list[set[int]]:
-    """The operations of groups and spouts that identity partitions join."""
+def _classes(grouping: Grouping, windows: Iterable[tuple[int, int]]) -> list[set[int]]:
+    """The operations of groups and spouts that identity partitions or windows join."""
     home: dict[int, set[int]] = {}
     for group in (*grouping.groups, *({planned.id} for planned in grouping.operations.values() if planned.spout)):
         members = set(group)
@@ -197,6 +200,8 @@ def _classes(grouping: Grouping) -> list[set[int]]:
             between = grouping.operations[parent]
             if between.repartition is not None and between.repartition.kind == nodes.IDENTITY:
                 _join(home, between.parents[0], child.id)
+    for writer, reader in windows:
+        _join(home, writer, reader)
     return list({id(members): members for members in home.values()}.values())
 
 
@@ -309,13 +314,24 @@ def layout(graph: nodes.Graph) -> Layout:
 def _laid_out(graph: nodes.Graph) -> Layout:
     expansion = expand(graph)
     grouping = group(expansion)
-    number = tasks(grouping)
+    number = tasks(grouping, _windows(graph, expansion.output))
     grouped = [[grouping.operations[member] for member in sorted(members)] for members in grouping.groups]
     made = tuple(
         Bolt(_bolt_name(i, planned), _users(graph, expansion.output, planned), tuple(planned), number[planned[0].id])
         for i, planned in enumerate(grouped)
     )
     return Layout(grouping.operations, expansion.output, _spouts(graph, grouping, number), made)
+
+
+def _windows(graph: nodes.Graph, output: dict[int, int]) -> list[tuple[int, int]]:
+    """Return for each window over a stream's batches what writes its channel and what reads it."""
+    channels = {
+        node.state.name: output[node.id]
+        for node in graph
+        if isinstance(node, nodes.ChannelNode) and node.clock != nodes.EVENTS
+    }
+    spouts = [node for node in graph if isinstance(node, nodes.ChannelSpoutNode)]
+    return [(channels[name], output[spout.id]) for spout in spouts for name in spout.reads if name in channels]
 
 
 def _users(graph: nodes.Graph, output: dict[int, int], operations: Iterable[PlannedOperation]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError, TrideltaError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
-from pipelines.planner.row_values import Convert, as_rows, boolean, exact, of_all, one, real, whole
+from pipelines.graph.row_values import Convert, as_rows, boolean, day, exact, moment, of_all, one, real, whole
 from pipelines.planner.step import column, type_of
 from pipelines.planner.values import Where
 from pipelines.trident.counters import counted
@@ -247,6 +247,8 @@ def _outgoing(kind: T.DataType) -> Convert | None:
         return partial(exact, kind.simpleString())
     if isinstance(kind, T.BooleanType):
         return boolean
+    if isinstance(kind, T.DateType):
+        return day
     return _nested(kind, _outgoing, _zoned, None)
 
 
@@ -302,6 +304,5 @@ def _utc(value: datetime.datetime) -> datetime.datetime:
 
 def _zoned(value: Any) -> Any:
     """A time without zone is UTC; Spark would take it for one of the worker's own time zone."""
-    if isinstance(value, datetime.datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=datetime.UTC)
-    return value
+    value = moment(value)
+    return value.replace(tzinfo=datetime.UTC) if isinstance(value, datetime.datetime) else value

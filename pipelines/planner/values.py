@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipelines.graph import nodes
 from pipelines.graph.plain_values import plain_list
+from pipelines.graph.row_values import to_arrow
 
 # A row may hold whole documents; the message is one line that a person reads.
 _SHOWN = 500
@@ -125,17 +126,19 @@ class RowsOut:
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:
         try:
-            return _arrays(rows, self._schema)
+            return self._arrays(rows)
         except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
             for row in rows:
                 try:
-                    _arrays([row], self._schema)
+                    self._arrays([row])
                 except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as unfit:
                     raise self._where.unfit(row[self._own :], unfit) from unfit
             raise self._where.unfit(rows[0][self._own :], error) from error
 
-
-def _arrays(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if len(schema) else ()
-    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    def _arrays(self, rows: list[Row]) -> pa.RecordBatch:
+        columns = zip(*rows, strict=True) if len(self._schema) else ()
+        arrays = [
+            pa.array(values, type=field.type) if at < self._own else to_arrow(values, field.type)
+            for at, (values, field) in enumerate(zip(columns, self._schema, strict=True))
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

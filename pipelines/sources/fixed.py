@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import SourceSchemaError
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.fields import parse_ddl
+from pipelines.graph.row_values import to_arrow
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.sources.base import place_of
 from pipelines.sources.files import FileSource
@@ -107,17 +108,12 @@ def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
     Raises:
         SourceSchemaError: if a row has another number of values, or a value does not fit its type.
     """
-    import pyarrow as pa
-
     columns = parse_ddl(schema)
     for row in rows:
         _check_width(name, row, len(columns), (schema,))
     for at, (_, kind) in enumerate(columns):
         if kind in ARROW_TYPES:
-            try:
-                pa.array([row[at] for row in rows], type=ARROW_TYPES[kind])
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-                raise SourceSchemaError(name, "a row", str(error), (schema,), ()) from None
+            _array(name, schema, [row[at] for row in rows], ARROW_TYPES[kind])
 
 
 def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
@@ -132,7 +128,14 @@ def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Tabl
     arrow = to_arrow_schema(struct_of(schema), timezone="UTC")
     for row in rows:
         _check_width(name, row, len(arrow.names), (schema,))
+    arrays = [_array(name, schema, [row[at] for row in rows], field.type) for at, field in enumerate(arrow)]
+    return pa.Table.from_arrays(arrays, schema=arrow)
+
+
+def _array(name: str, schema: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
     try:
-        return pa.Table.from_pylist([dict(zip(arrow.names, row, strict=True)) for row in rows], schema=arrow)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        return to_arrow(values, kind)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError) as error:
         raise SourceSchemaError(name, "a row", str(error), (schema,), ()) from None

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.errors import FieldError, FlowError, nearest
+from pipelines.aggregators.window import WindowAggregator
+from pipelines.errors import FieldError, FlowError, FunctionError, nearest
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.criteria import Combined, Criteria
 from pipelines.flowmix.definition import Schema, StreamDefinition
@@ -24,6 +25,7 @@ from pipelines.flowmix.schemas import several_fields
 from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
+from pipelines.graph.row_values import to_plain
 from pipelines.planner.plain import Table
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
@@ -217,12 +219,14 @@ class FlowReference:
         if isinstance(operation, ops.Filter):
             return self._passing(operation.criteria, items, schema, operation.label)
         if isinstance(operation, ops.Each):
-            return [(made, now, own) for event, now, order in items for made, own in made_of(operation, event, order)]
+            given = [(made, now, own) for event, now, order in items for made, own in made_of(operation, event, order)]
+            return _fit(operation.label, dict(operation.schema), given)
         if isinstance(operation, ops.Stateful):
             context = window_context(self._flow, stream, index)
             if isinstance(operation.operation, CollectWindow):
                 items = [(_as_arrays(event, context.several), now, order) for event, now, order in items]
-            return KeyedWindows(operation.operation, context).feed(items, self._end)
+            made = KeyedWindows(operation.operation, context).feed(items, self._end)
+            return _fit(operation.label, _of_own_code(operation.operation), made)
         if isinstance(operation, ops.GateOn):
             return self._gated(operation.gate, items, schema)
         if isinstance(operation, ops.To):
@@ -301,6 +305,29 @@ class FlowReference:
         table = _table(items, schema, gate.fields).dealt(range(len(items)))
         kept = self._spark.pass_gate(gate, table, "the script")
         return [items[kept.task_of(row)] for row in range(len(kept.rows))]
+
+
+def _of_own_code(operation: Any) -> dict[str, str | None]:
+    """Return the fields that a user's aggregators make, with their types."""
+    own = (one for one in getattr(operation, "aggregators", ()) if isinstance(one, WindowAggregator))
+    return {name: kind for aggregator in own for name, kind in aggregator.result_types({})}
+
+
+def _fit(label: str, schema: Schema, items: list[Item]) -> list[Item]:
+    """Return events that a user's code made, once their values fit the declared types; arrays are not looked into.
+
+    Raises:
+        FunctionError: a value is none of its type.
+    """
+    kinds = {name: to_plain((kind,)) for name, kind in schema.items() if kind and "<" not in kind}
+    for event, _, _ in items:
+        for name, value in event.items():
+            try:
+                if (convert := kinds.get(name)) is not None:
+                    convert((value,))
+            except ValueError as error:
+                raise FunctionError(label, f"field {name}: {error}") from error
+    return items
 
 
 def _sorted(items: Sequence[Item]) -> list[Item]:

@@ -18,6 +18,7 @@ from pipelines.errors import DuplicateKeyError, UnknownQueryError, UnknownStateE
 from pipelines.graph import events, nodes
 from pipelines.graph.bolts import batch_groups, node_tasks
 from pipelines.planner.plain import PlainContext, Row, Table, freeze, in_order, plain, read, step
+from pipelines.planner.plain.context import fitted
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plain.steps import aggregate_types, running
@@ -97,7 +98,10 @@ class AggregateState(_Keyed):
         stored = {frozen: values for frozen, (_, values) in self.values.items()}
         chains = running(table, self.node.group, self.node.aggregations, batch, stored) if table.rows else ()
         for key, chain in chains:
-            new = [link.state for link in chain]
+            new = [
+                fitted(self.node.label, a.types, [(link.state,)])[0][0]
+                for a, link in zip(self.node.aggregations, chain, strict=True)
+            ]
             self.values[freeze(key)] = key, new
             touched.append(self._row(key, new))
         shown = Table(self.node.fields, self.known, tuple(touched))
@@ -158,7 +162,7 @@ class UpdatedState(_Keyed):
             state = MapState(before)
             given = self.node.updater.update_state(state, list(part.rows))
             if self.node.outputs:
-                rows = emitted(self.node.label, given, len(self.node.outputs))
+                rows = fitted(self.node.label, self.node.types, emitted(self.node.label, given, len(self.node.outputs)))
                 made += rows
                 numbers += [task] * len(rows)
             elif isinstance(given, Iterator):
@@ -173,10 +177,12 @@ class UpdatedState(_Keyed):
         return shown.dealt(numbers if tasks > 1 else None)
 
     def _take(self, changed: dict[Row, Row | None], new: dict[Row, Row | None]) -> None:
+        kinds, nothing = [kind or "" for kind in self.types().values()], (None,) * len(self.node.updater.value_columns)
         for key, values in new.items():
             if key in changed:
                 raise DuplicateKeyError(list(key))
-            changed[key] = values
+            row = fitted(self.node.label, kinds, [(*key, *(values or nothing))])[0]
+            changed[key] = None if values is None else row[len(key) :]
 
     def _held(self) -> list[Row]:
         return [(*key, *values) for key, values in self.held.items()]
@@ -369,7 +375,8 @@ class TaskWindows:
              event.stream, order)
             for event, at, order in results
         )  # fmt: skip
-        return Table(node.fields, tuple(kind or None for kind in window.types), rows)
+        kinds = [kind or "" for kind in window.types]
+        return Table(node.fields, tuple(kind or None for kind in kinds), tuple(fitted(window.label, kinds, list(rows))))
 
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelines.aggregators.ordering import freeze
-from pipelines.errors import DefinitionError, FieldError, FunctionError
+from pipelines.errors import DefinitionError, FieldError, FunctionError, SourceSchemaError
 from pipelines.graph import nodes
 from pipelines.graph.fields import added, checked_name, parse_ddl
 from pipelines.state.kinds import KINDS, LAYOUTS, TRANSACTIONAL
@@ -92,7 +92,18 @@ class FixedState:
                 raise FieldError("FixedState", key, self.fields)
         for name, value in (("keys", keys), ("rows", tuple(self._row(row) for row in self.rows))):
             object.__setattr__(self, name, value)
+        self._check_types()
         self._check_keys()
+
+    def _check_types(self) -> None:
+        from pipelines.sources.fixed import checked_rows
+
+        try:
+            checked_rows(self.name, self.schema, cast("Sequence[Sequence[Any]]", self.rows))
+        except SourceSchemaError as error:
+            raise DefinitionError(
+                f'state "{self.name}": a row does not fit the schema {self.schema}: {error.problem}'
+            ) from None
 
     def _check_keys(self) -> None:
         """Refuse a second row of a key: a query would double the tuples that ask for it."""

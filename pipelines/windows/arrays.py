@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.graph import events
+from pipelines.graph.row_values import to_arrow
 from pipelines.windows.buffer import WindowContext, identity_of, key_text
 
 
@@ -225,4 +226,4 @@ def as_type(values: Any, kind: pa.DataType) -> Any:
     """Return values as Arrow of a type; what does not fit is an error."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values.cast(kind)
-    return pa.array(values, kind)
+    return to_arrow(values, kind) if isinstance(values, list) else pa.array(values, kind)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.graph import events
+from pipelines.graph.row_values import to_arrow
 from pipelines.windows.event import Event
 
 Items = list[tuple[Event, int, str]]
@@ -63,8 +64,12 @@ def rows_of(items: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Ta
         for f in schema
     }
     try:
-        return pa.table({f.name: pa.array(columns[f.name], f.type) for f in schema}, schema=schema)
-    except (pa.ArrowException, OverflowError, TypeError) as error:
+        arrays = {
+            f.name: pa.array(own[f.name], f.type) if f.name in own else to_arrow(columns[f.name], f.type)
+            for f in schema
+        }
+        return pa.table(arrays, schema=schema)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError) as error:
         if (unfit := _unfit(columns, schema, items)) is None:
             raise
         raise unfit from error
@@ -77,8 +82,8 @@ def _unfit(
     for field in schema:
         for value, (event, _, _) in zip(columns[field.name], items, strict=True):
             try:
-                pa.array([value], field.type)
-            except (pa.ArrowException, OverflowError, TypeError) as error:
+                to_arrow([value], field.type)
+            except (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError) as error:
                 beside = {name: other for name, other in event.items() if name != field.name}
                 return ValueError(f'{value!r} does not fit "{field.name}" ({field.type}), beside {beside!r}: {error}')
     return None

@@ -17,6 +17,7 @@ from pipelines.trident import (
     Count,
     DeltaState,
     Max,
+    RowFunction,
     SlidingCountWindow,
     SlidingDurationWindow,
     Split,
@@ -104,6 +105,25 @@ def test_windows_are_per_task(spark: SparkSession, engine: Any) -> None:
     words = [("a",), ("b",), ("c",), ("d",), ("e",), ("f",), ("g",)]
     found = run_topology(topology, {"words": [words[:4], words[4:]]}, engine, spark)
     assert {row["count"] for row in found["results"]} == {2}
+
+
+@pytest.mark.parametrize(
+    "windowed",
+    [
+        lambda s: s.tumbling_window(2, "n", Sum(), "w").parallelism_hint(2),
+        lambda s: s.project("n").parallelism_hint(2).tumbling_window(2, "n", Sum(), "w"),
+        lambda s: s.tumbling_window(2, "n", Sum(), "w").filter(RowFunction(lambda w: True)).parallelism_hint(2),
+    ],
+    ids=["at the window", "before it", "behind it"],
+)
+def test_a_hint_counts_for_the_window(windowed: Any) -> None:
+    """Rule 3.9: a window and what is before and behind it without a repartition have one number of tasks."""
+    topology = TridentTopology("hinted")
+    stream = topology.new_stream("s", FixedBatches("n bigint", [])).direct("n")
+    windowed(stream).partition_persist(DeltaState("results"))
+    assert set(topology.build().parallelism.values()) == {1, 2}
+    found = run_topology(topology, {"s": [[(0,), (1,), (2,)], [(3,), (5,), (6,), (7,), (8,)]]})
+    assert sorted(row["w"] for row in found["results"]) == [2, 4, 12, 14]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

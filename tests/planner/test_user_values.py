@@ -16,12 +16,27 @@ from pyspark.sql import types as T
 
 from pipelines.aggregators import Collect, DistinctCount
 from pipelines.aggregators.ordering import freeze
-from pipelines.errors import FunctionError
+from pipelines.errors import FunctionError, SourceSchemaError
+from pipelines.flowmix import Flow, Policy, WindowAggregator
+from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.planner.functions import from_spark, to_spark
 from pipelines.planner.values import RowsOut, Where, plain_rows
 from pipelines.sources import FixedBatches
-from pipelines.testing import query_topology
-from pipelines.trident import RowFunction, TridentTopology
+from pipelines.sources.fixed import arrow_rows
+from pipelines.testing import query_topology, run_flow, run_topology
+from pipelines.trident import (
+    Aggregator,
+    CombinerAggregator,
+    DeltaState,
+    MultiReducer,
+    QueryFunction,
+    ReducerAggregator,
+    RowFunction,
+    StateUpdater,
+    Stream,
+    Sum,
+    TridentTopology,
+)
 from tests.planner.plans import Run, frame_of, rows_of, source
 
 AT = datetime.datetime(2024, 3, 10, 2, 30)
@@ -47,7 +62,16 @@ REFUSED: list[tuple[str, Any]] = [
     ("decimal(10,2)", 1.5),
     ("boolean", 1),
     ("bigint", float("nan")),
+    ("date", AT),
+    ("date", 5),
+    ("timestamp", 5),
 ]
+ARROW = {
+    **ARROW_TYPES,
+    "decimal(10,2)": pa.decimal128(10, 2),
+    "array<double>": pa.list_(pa.float64()),
+    "struct<n: bigint, d: double>": pa.struct([("n", pa.int64()), ("d", pa.float64())]),
+}
 
 
 @pytest.mark.usefixtures("in_new_york")
@@ -147,6 +171,13 @@ def test_a_filter_takes_what_python_takes_for_true(spark: SparkSession) -> None:
     assert rows_of(stream.filter("n", RowFunction(lambda n: n and n & 1)), frames) == [(1,), (3,)]
 
 
+@pytest.mark.usefixtures("spark")
+def test_rows_of_the_program_are_not_cut_to_fit() -> None:
+    assert arrow_rows("s", "n bigint, d double", [(2.0, 1)]).to_pylist() == [{"n": 2, "d": 1.0}]
+    with pytest.raises(SourceSchemaError, match=r"1\.5 \(float\), which is no bigint"):
+        arrow_rows("s", "n bigint", [(1,), (1.5,)])
+
+
 def test_zeros_of_aggregators_with_arrays(spark: SparkSession) -> None:
     stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
     frames = {"s": source(spark, "n bigint", [(3,), (1,), (3,)], slices=["x"] * 3)}
@@ -169,3 +200,125 @@ def test_rows_that_do_not_fit_are_named() -> None:
         out.add(row)
     with pytest.raises(RuntimeError, match=r"count \(defined at flow.py:7\) gave \('two',\), which does not fit"):
         list(out.rest())
+
+
+def sent(kind: pa.DataType, *given: Any) -> list[Any]:
+    """What Spark gets of the values that a user's aggregator gave."""
+    out = RowsOut(pa.schema([("k", pa.string()), ("v", kind)]), Where("aggregate mean", "flow.py:7"), own=1)
+    for value in given:
+        out.add(("a", value))
+    return [value for batch in out.rest() for value in batch.column(1).to_pylist()]
+
+
+@pytest.mark.parametrize(("kind", "given", "taken"), TAKEN)
+def test_rows_for_spark_take_the_same_numbers(kind: str, given: Any, taken: Any) -> None:
+    found = sent(ARROW[kind], given, None)
+    assert found == [taken.asDict() if isinstance(taken, T.Row) else taken, None]
+
+
+@pytest.mark.parametrize(("kind", "given"), REFUSED)
+def test_rows_for_spark_refuse_the_same_values(kind: str, given: Any) -> None:
+    """Arrow by itself makes 0 of 0.5 for a bigint, a date of its noon, a time of 5."""
+    with pytest.raises(RuntimeError, match=r"aggregate mean \(defined at flow.py:7\) gave .*does not fit its output"):
+        sent(ARROW[kind], None, given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.int64(), 1, Decimal("2.7")),
+        (pa.date32(), datetime.date(2024, 3, 10), datetime.datetime(2024, 3, 10, 5)),
+        (pa.list_(pa.int64()), [1, None], [1, 0.5]),
+        (pa.struct([("n", pa.int64())]), {"n": 1}, {"n": 0.5}),
+        (pa.map_(pa.string(), pa.list_(pa.int64())), {"a": [1]}, {"a": [0.5]}),
+    ],
+)
+def test_one_value_among_many_is_found(kind: pa.DataType, good: Any, bad: Any) -> None:
+    assert len(sent(kind, good, None, good)) == 3
+    with pytest.raises(RuntimeError, match=re.escape(f"gave ({bad!r},), which does not fit")):
+        sent(kind, good, None, bad, good)
+
+
+class _Halves(StateUpdater):
+    keys, values = "k string", "n bigint"
+
+    def update_state(self, state: Any, tuples: Any) -> list[Any]:
+        state.multi_put([("a",)], [tuples[0][0] / 2])
+        return []
+
+
+class _EmitsHalves(StateUpdater):
+    keys, values = "k string", "n bigint"
+
+    def update_state(self, state: Any, tuples: Any) -> list[Any]:
+        return [n / 2 for (n,) in tuples]
+
+
+class _AsksHalves(QueryFunction):
+    def batch_retrieve(self, state: Any, arguments: Any) -> list[Any]:
+        return [n / 2 for (n,) in arguments]
+
+    def execute(self, arguments: Any, result: Any) -> Any:
+        return result
+
+
+HALF = ReducerAggregator(lambda: 0, lambda total, n: total + n / 2)
+OWN_CODE: dict[str, Any] = {
+    "reducer": lambda s: s.aggregate("n", HALF, "c"),
+    "combiner": lambda s: s.aggregate("n", CombinerAggregator(lambda n: n / 2, max, lambda: 0), "c"),
+    "aggregator": lambda s: s.partition_aggregate("n", Aggregator(list, lambda to, n: to.append(n / 2), list), "c"),
+    "multi reducer": lambda s: s._topology.multi_reduce(
+        [s], ["n"], MultiReducer(lambda: 0, lambda now, i, n: now + n / 2, lambda now: now, returns="bigint"), "c"
+    ),
+    "window": lambda s: s.tumbling_window(1, "n", HALF, "c"),
+    "state": lambda s: s.persistent_aggregate(DeltaState("held"), "n", HALF, "c").new_values_stream(),
+    "updater": lambda s: s.partition_persist(DeltaState("held"), "n", _Halves(), "c bigint").new_values_stream(),
+    "emitted": lambda s: s.partition_persist(DeltaState("held"), "n", _EmitsHalves(), "c bigint").new_values_stream(),
+    "query": lambda s: s.state_query(
+        s.persistent_aggregate(DeltaState("held"), "n", Sum(), "t"), "n", _AsksHalves(), "c bigint"
+    ),
+}
+
+
+@pytest.mark.parametrize("build", OWN_CODE.values(), ids=OWN_CODE)
+def test_the_reference_refuses_the_same_values(build: Any) -> None:
+    def run(n: int) -> list[dict[str, Any]]:
+        topology = TridentTopology("t")
+        stream: Stream = build(topology.new_stream("s", FixedBatches("n bigint", [])))
+        stream.partition_persist(DeltaState("out"))
+        return run_topology(topology, {"s": [[(n,)]]})["out"]
+
+    run(2)  # 1.0 is a whole number
+    with pytest.raises(FunctionError, match=r"1\.5.*which is no bigint"):
+        run(3)
+
+
+class _Half(WindowAggregator):
+    outputs = "v bigint"
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def added(self, event: Any) -> None:
+        self.total += event["v"]
+
+    def evicted(self, event: Any) -> None:
+        self.total -= event["v"]
+
+    def aggregate(self) -> float:
+        return self.total / 2
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s: s.aggregate(_Half(), trigger=Policy.count(1), evict=Policy.count(0)),
+        lambda s: s.each(lambda event: {"v": event["v"] / 2}, "v bigint"),
+    ],
+    ids=["window aggregator", "each"],
+)
+def test_the_reference_of_flows_refuses_the_same_values(build: Any) -> None:
+    flow = build(Flow("f").stream("s", FixedBatches("v bigint", []))).output().build()
+    assert run_flow(flow, {"s": [{"v": 2}]})["s"] == [{"v": 1}]
+    with pytest.raises(FunctionError, match=r"1\.5.*which is no bigint"):
+        run_flow(flow, {"s": [{"v": 3}]})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.aggregators.ordering import freeze
-from pipelines.errors import DefinitionError, FunctionError, UnknownQueryError, UnknownStateError
+from pipelines.errors import DefinitionError, FunctionError, SourceSchemaError, UnknownQueryError, UnknownStateError
 from pipelines.planner.plain.table import in_order, plain, sql_type_of
 from pipelines.sources import FixedBatches
 from pipelines.testing import TICK, ReferenceEngine, query_topology, run_topology
@@ -45,6 +45,19 @@ def word_count() -> TridentTopology:
     )
     topology.new_query_stream("number", "args string").each("args", Split(), "word").aggregate(Count(), "count")
     return topology
+
+
+@pytest.mark.parametrize("given", [("a", 1.5), ("a", "x"), ("a", 2**63), (5, 1)])
+def test_a_value_that_does_not_fit_its_type_is_refused_as_by_a_stream(given: Any) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatches("word string, n bigint", []))
+    stream.persistent_aggregate(DeltaState("total"), "n", Sum(), "t")
+    topology.new_query_stream("ask", "word string, n bigint")
+    assert run_topology(topology, {"s": [[("a", 2.0), ("b", None)]]})["total"] == [{"t": 2}]
+    with pytest.raises(SourceSchemaError, match="does not fit the declared schema"):
+        run_topology(topology, {"s": [[("a", 1), given]]})
+    with pytest.raises(SourceSchemaError, match="does not fit the declared schema"):
+        query_topology(topology, {}, "ask", [given])
 
 
 def counts_after(batches: list[Any]) -> dict[str, int]:

@@ -202,7 +202,7 @@ def test_a_query_stream_meets_itself() -> None:
 
 
 def test_rows_of_a_fixed_state_fit_its_schema() -> None:
-    for given in ([("a",)], [("a", 1, 2)], [{"k": "a", "w": 1}]):
+    for given in ([("a",)], [("a", 1, 2)], [{"k": "a", "w": 1}], [("a", "x")], [("a", 1), ("b", 1.5)]):
         with pytest.raises(DefinitionError, match="does not fit the schema"):
             FixedState("x", "k string, v bigint", "k", cast(Any, given))
     assert FixedState("x", "k string, v bigint", "k", [{"v": 1}]).rows == ((None, 1),)

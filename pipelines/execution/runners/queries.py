@@ -27,7 +27,7 @@ from pipelines.planner.plain import PlainContext, Table, needs_spark, plain, rea
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.planner.values import Where
-from pipelines.sources.fixed import arrow_rows, checked_rows
+from pipelines.sources.fixed import arrow_rows
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.literals import of_text
 from pipelines.state.schema import SLICE_COLUMN
@@ -157,7 +157,6 @@ class QueryRunner:
     # --- without Spark ----------------------------------------------------------------------------------------------
 
     def _plainly(self, arguments: Arguments) -> list[Row]:
-        checked_rows(self._name, self._spout.schema, arguments)
         graph, views = self._topology.graph, _Views(self._lake, self._topology, self._txid)
         context = PlainContext(
             label=f"query {self._name}", tasks=node_tasks(graph), view=views, state_types=views.types
@@ -166,7 +165,7 @@ class QueryRunner:
         for node in graph.ancestors(self._last.id):
             if isinstance(node, nodes.QuerySpoutNode):
                 given = arguments if node is self._spout else ()
-                tables[node.id] = read(node.schema, given, context.tasks_of(node.id))
+                tables[node.id] = read(node.schema, given, context.tasks_of(node.id), self._name)
             else:
                 tables[node.id] = self._step(node, [tables[parent] for parent in node.parents], context)
         return [{name: plain(value) for name, value in row.items()} for row in tables[self._last.id].dicts()]

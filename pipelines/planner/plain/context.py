@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,8 +13,8 @@ from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import ARROW_TYPES
+from pipelines.graph.row_values import Convert, as_rows, to_plain
 from pipelines.planner.plain.table import Row, Table
-from pipelines.planner.row_values import Convert, as_rows, to_plain
 from pipelines.planner.values import shown
 from pipelines.state.views import StateView
 from pipelines.trident.functions import ArrowFunction, ColumnFunction, Function, RowFunction
@@ -120,6 +120,24 @@ def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[
     if not inputs.rows:
         return []
     return [rows[0][0] is True for rows in context.evaluated(inputs, predicate, ("keep",), node.label).rows]
+
+
+def fitted(label: str, types: Sequence[str], rows: list[Row]) -> list[Row]:
+    """Return rows that a user's aggregator, updater or query function gave, in its declared types; without: as they are.
+
+    Raises:
+        FunctionError: a value is none of its type.
+    """
+    convert = to_plain(tuple(types))
+    if convert is None:
+        return rows
+    made = []
+    for row in rows:
+        try:
+            made.append(convert(row))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FunctionError(label, f"gave {shown(row)}, which does not fit its output fields: {error}") from error
+    return made
 
 
 def _rows(label: str, function: Callable[..., object], convert: Convert | None, row: Row, width: int) -> list[Row]:

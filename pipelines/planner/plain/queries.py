@@ -8,7 +8,7 @@ from typing import Any
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import StateQueryError
 from pipelines.graph import nodes
-from pipelines.planner.plain.context import PlainContext
+from pipelines.planner.plain.context import PlainContext, fitted
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.table import Row, Table
 from pipelines.state.views import StateView
@@ -58,7 +58,9 @@ def _made(node: nodes.StateQueryNode, view: Any, arguments: Row, result: Any) ->
     if isinstance(node.function, MapGet | SnapshotGet):
         values = (None,) * len(view.values) if result is None else result if len(view.values) > 1 else (result,)
         return [tuple(values[view.values.index(name)] for name in _columns(node.outputs, view.values))]
-    return emitted(node.label, node.function.execute(arguments, result), len(node.outputs))
+    return fitted(
+        node.label, node.types, emitted(node.label, node.function.execute(arguments, result), len(node.outputs))
+    )
 
 
 def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:

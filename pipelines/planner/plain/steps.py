@@ -17,7 +17,7 @@ from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
 from pipelines.graph.plain_values import without_zone
-from pipelines.planner.plain.context import PlainContext, call, keeps
+from pipelines.planner.plain.context import PlainContext, call, fitted, keeps
 from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_batch_task, repartitioned
 from pipelines.planner.plain.queries import queried
 from pipelines.planner.plain.table import Row, Table
@@ -42,7 +42,8 @@ def aggregated(node: nodes.AggregateNode, table: Table, context: PlainContext) -
 def _rows(node: nodes.AggregateNode, table: Table, context: PlainContext) -> list[Row]:
     rows: list[Row] = []
     for key, chain in running(table, node.group, node.aggregations, context.batch):
-        for product in itertools.product(*(aggregator.complete() for aggregator in chain)):
+        made = (fitted(node.label, a.types, link.complete()) for a, link in zip(node.aggregations, chain, strict=True))
+        for product in itertools.product(*made):
             rows.append((*key, *itertools.chain.from_iterable(product)))
     return rows
 
@@ -203,7 +204,7 @@ class _Reduction:
     """One reducer at work on a partition or group."""
 
     def __init__(self, node: nodes.MultiReduceNode, group: Row) -> None:
-        self._reducer, self._general = node.reducer, General(node.label, len(node.outputs))
+        self._node, self._reducer, self._general = node, node.reducer, General(node.label, len(node.outputs))
         self._value = [node.reducer.init(*group), []]
         leading = 3 if any(node.groups) else 2
         self._execute = [taking(node.reducer.execute, leading, len(inputs)) for inputs in node.inputs]
@@ -212,13 +213,16 @@ class _Reduction:
         self._general.take(self._value, self._execute[stream](self._value[0], stream, *group, *values))
 
     def complete(self, group: tuple[Row, ...]) -> list[Row]:
-        return self._general.last(self._value, self._reducer.complete(self._value[0], *group))
+        rows = self._general.last(self._value, self._reducer.complete(self._value[0], *group))
+        return fitted(self._node.label, self._node.types, rows)
 
 
 Tables = Sequence[Table]
 
 
-def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks: int = 1) -> Table:
+def read(
+    schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks: int = 1, name: str = "fixed batches"
+) -> Table:
     """Return a batch as a table: whole numbers become floats where the schema says so, and times are in UTC, without zone, as
     of a real source.
 
@@ -226,13 +230,16 @@ def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks:
         schema: DDL of the fields.
         batch: tuples in the order of the fields, or dicts.
         tasks: in how many tasks the tuples start.
+        name: what is read, for errors.
 
     Raises:
         SourceSchemaError: if a row does not fit the schema.
     """
     from pipelines.sources import FixedBatches
+    from pipelines.sources.fixed import checked_rows
 
     source = FixedBatches(schema, [batch])
+    checked_rows(name, schema, source.batches[0])
     types = tuple(kind for _, kind in parse_ddl(schema))
     rows = tuple(
         tuple(_as_read(value, kind) for value, kind in zip(row, types, strict=True)) for row in source.batches[0]

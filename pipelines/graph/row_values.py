@@ -1,4 +1,4 @@
-"""What a row function may give for its declared types: the same rows in a stream and in a query. No Spark here."""
+"""What a user's Python code may give for its declared types: the same rows in a stream and in a query. No Spark here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import inspect
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+
+from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.plain_values import without_zone
 from pipelines.graph.types import parts_of
 
@@ -66,25 +70,30 @@ def _converter(kind: str) -> Convert | None:
     if kind == "boolean":
         return boolean
     if kind in ("timestamp", "timestamp_ltz"):
-        return _time
+        return moment
+    if kind == "date":
+        return day
     outer, inner = parts_of(kind)
-    return _NESTED[outer](inner) if outer in _NESTED else None
+    return _NESTED[outer](*((name, _converter(part)) for name, part in inner)) if outer in _NESTED else None
 
 
-def _array(inner: Sequence[tuple[str, str]]) -> Convert | None:
-    each = _converter(inner[0][1])
+Named = tuple[str, Convert | None]
+
+
+def _array(inner: Named) -> Convert | None:
+    each = inner[1]
     return each and (lambda values: [one(each, value) for value in values])
 
 
-def _map(inner: Sequence[tuple[str, str]]) -> Convert | None:
-    key, item = (_converter(kind) for _, kind in inner)
+def _map(*inner: Named) -> Convert | None:
+    key, item = (each for _, each in inner)
     if key is None and item is None:
         return None
     return lambda mapping: {one(key, name): one(item, value) for name, value in mapping.items()}
 
 
-def _struct(inner: Sequence[tuple[str, str]]) -> Convert | None:
-    fields = {name: _converter(kind) for name, kind in inner}
+def _struct(*inner: Named) -> Convert | None:
+    fields = dict(inner)
 
     def convert(value: Any) -> dict[str, Any]:
         known = value if isinstance(value, Mapping) else dict(zip(fields, value, strict=True))
@@ -93,7 +102,7 @@ def _struct(inner: Sequence[tuple[str, str]]) -> Convert | None:
     return convert
 
 
-_NESTED: dict[str, Callable[[Sequence[tuple[str, str]]], Convert | None]] = {
+_NESTED: dict[str, Callable[..., Convert | None]] = {
     "array": _array,
     "map": _map,
     "struct": _struct,
@@ -145,9 +154,81 @@ def boolean(value: Any) -> bool:
     raise _unfit(value, "boolean")
 
 
-def _time(value: Any) -> Any:
+def day(value: Any) -> Any:
+    """Return a date, or a midnight as one."""
+    if isinstance(value, numbers.Number) or (isinstance(value, datetime.datetime) and value.time() != datetime.time()):
+        raise _unfit(value, "date")
+    return value.date() if isinstance(value, datetime.datetime) else value
+
+
+def moment(value: Any) -> Any:
+    """Return a time as one without a zone, in UTC."""
+    if isinstance(value, numbers.Number):
+        raise _unfit(value, "timestamp")
     return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
 
 
 def _unfit(value: Any, kind: str) -> ValueError:
     return ValueError(f"it gave {value!r} ({type(value).__name__}), which is no {kind}")
+
+
+def to_arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return plain values as an array. Arrow alone makes 0 of 0.5 for a bigint, a day of its noon, and a time of 5.
+
+    Raises:
+        ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException: for a value that is none of the type.
+    """
+    if not _fit(values, kind):
+        convert = _of_arrow(kind)
+        values = [one(convert, value) for value in values]
+    return pa.array(values, type=kind)
+
+
+def _fit(values: Iterable[Any], kind: pa.DataType) -> bool:
+    """Check by the values' classes, which costs little, that none needs to be looked at."""
+    if _of_arrow(kind) is None:
+        return True
+    if not pa.types.is_nested(kind):
+        return _own_classes(kind).issuperset(map(type, values))
+    there = [value for value in values if value is not None]
+    if pa.types.is_list(kind):
+        return _fit(chain.from_iterable(there), kind.value_type)
+    if any(type(value) is not dict for value in there):
+        return False
+    if pa.types.is_map(kind):
+        of_values = chain.from_iterable(value.values() for value in there)
+        return _fit(chain.from_iterable(there), kind.key_type) and _fit(of_values, kind.item_type)
+    return all(_fit([value.get(field.name) for value in there], field.type) for field in kind)
+
+
+@lru_cache(maxsize=256)
+def _own_classes(kind: pa.DataType) -> frozenset[type]:
+    own = {
+        pa.types.is_integer: int,
+        pa.types.is_floating: float,
+        pa.types.is_decimal: decimal.Decimal,
+        pa.types.is_date: datetime.date,
+        pa.types.is_timestamp: datetime.datetime,
+    }
+    return frozenset((type(None), *(known for is_own, known in own.items() if is_own(kind))))
+
+
+_SQL = {kind: text for text, kind in ARROW_TYPES.items()}
+
+
+@lru_cache(maxsize=256)
+def _of_arrow(kind: pa.DataType) -> Convert | None:
+    """Return what makes of a value one that Arrow takes for the type without a loss; None if Arrow loses nothing."""
+    if pa.types.is_list(kind):
+        return _array(("", _of_arrow(kind.value_type)))
+    if pa.types.is_struct(kind):
+        inner = [(field.name, _of_arrow(field.type)) for field in kind]
+        return _struct(*inner) if any(convert for _, convert in inner) else None
+    if pa.types.is_map(kind):
+        items = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
+        return items and (lambda given: items(dict(given)))
+    if pa.types.is_boolean(kind):
+        return None
+    if pa.types.is_timestamp(kind):
+        return moment
+    return _converter(f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _SQL.get(kind) or "")
