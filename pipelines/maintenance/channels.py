@@ -129,6 +129,6 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
     return max(gone) + 1 if gone else None
 
 
-def let_go(table: StateTable, txid: int, record: BatchRecord) -> int:
-    """Delete the rows of all batches below a txid. Return how many there were."""
-    return delete_rows(table, f"{TXID} < {txid}", record.model_copy(update={"folded_before": txid}))
+def let_go(table: StateTable, opened: DeltaTable, txid: int, record: BatchRecord) -> int:
+    """Delete the rows of all batches below a txid, from an open version on. Return how many there were."""
+    return delete_rows(table, opened, f"{TXID} < {txid}", record.model_copy(update={"folded_before": txid}))

@@ -113,22 +113,22 @@ class _Clustering(_Compaction):
             opened, plan = self._planned(table, self.by, rewrite_all=True)
             self._fold_log(writer, done, opened, plan)
         elif table.declared.layout == MAP:
-            opened = DeltaTable(str(table.path))
             with self._between_batches():
-                self._sort(writer, None)
+                opened = self._opened(table)
+                self._sort(writer, opened, None)
                 done.slices_folded = 1
         else:
             closed = self._closed_rows(table).before
-            opened = DeltaTable(str(table.path))
-            generations = sorted({part.gen for part in parts_of(opened) if part.gen < closed})
-            if generations:
-                self._sort(writer, generations)
-            done.slices_folded = len({part.slice for part in parts_of(opened) if part.gen < closed})
+            opened = self._opened(table)
+            parts = [part for part in parts_of(opened) if part.gen < closed]
+            if parts:
+                self._sort(writer, opened, sorted({part.gen for part in parts}))
+            done.slices_folded = len({part.slice for part in parts})
         # Last: it is true of what is closed from here on. Beside a batch Delta would refuse it, or the batch.
         if self.by != clustered_by(opened):
             with self._between_batches():
+                self._still_held()
                 writer.cluster_by(self.by)
 
-    def _sort(self, writer: StateWriter, generations: list[int] | None) -> None:
-        opened = DeltaTable(str(writer.table.path))
+    def _sort(self, writer: StateWriter, opened: DeltaTable, generations: list[int] | None) -> None:
         writer.optimize(opened, generations, self._record(writer.table), TARGET_FILE_BYTES, self.by)

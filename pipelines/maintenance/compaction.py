@@ -207,6 +207,7 @@ class _Compaction:
             # Before anything goes that the new files stand for.
             retention.checkpoint(table)
             sync_table(table, version, self.lake.folder)
+        self._still_held()
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
         if durable:
@@ -257,7 +258,8 @@ class _Compaction:
         """
         if table.path == self.lake.quarantine_path(self.flow):
             with self._between_batches():
-                done.rows_let_go = refused.let_go(table, self.kept.quarantine_days, self._record(table))
+                opened = self._opened(table)
+                done.rows_let_go = refused.let_go(table, opened, self.kept.quarantine_days, self._record(table))
         if table.path.parent != self.lake.channel_path("any").parent:
             return None
         asked = self.readers.get(table.name)
@@ -266,7 +268,8 @@ class _Compaction:
         txid = channels.old_batches(table, taken.before, hours)
         if txid is not None:
             with self._between_batches():
-                done.rows_let_go = channels.let_go(table, txid, self._record(table))
+                opened = self._opened(table)
+                done.rows_let_go = channels.let_go(table, opened, txid, self._record(table))
         return taken.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:
@@ -278,6 +281,7 @@ class _Compaction:
         if hours <= retention.remembered_hours(DeltaTable(str(writer.table.path))):
             return
         with self._between_batches():
+            self._still_held()
             writer.remember_removed(hours)
 
     def _rewrite(self, writer: StateWriter, done: _Done) -> None:
@@ -301,13 +305,13 @@ class _Compaction:
         table = writer.table
         if table.declared.layout == MAP:
             with self._between_batches():
-                done.slices_folded = compact_map(writer, self._record(table))
+                done.slices_folded = compact_map(writer, self._opened(table), self._record(table))
             return
         if table.declared.layout == LOG:
             self._fold_log(writer, done, *self._planned(table))
             return
         closed, sealed = self._closed_rows(table), self._closed_rows(table, least=1)
-        opened = DeltaTable(str(table.path))
+        opened = self._opened(table)
         # Spark's own Delta writer overwrites the commits of others on a store.
         spark = None if isinstance(table.path, Location) else self.spark
         done.slices_folded = merge(writer, spark, opened, closed, self._record(table), sealed=sealed)
@@ -329,7 +333,7 @@ class _Compaction:
         Which generations are closed is asked before the table is opened: a batch that comes in between is then open.
         """
         closed, sealed = self._closed(table), self._closed(table, least=1)
-        opened = DeltaTable(str(table.path))
+        opened = self._opened(table)
         parts, order = parts_of(opened), clustered_by(opened) if by is None else by
         plan = plan_fold(parts, closed, order, rewrite_all=rewrite_all)
         if plan.rows > _driver_rows(table):
@@ -337,6 +341,19 @@ class _Compaction:
             # none is rests on locks of files, which another host may not see.
             plan = plan_fold(parts, sealed, order, rewrite_all=rewrite_all)
         return opened, plan
+
+    def _opened(self, table: StateTable) -> DeltaTable:
+        """Open the version that a commit starts from, before all else that it rests on is read.
+
+        That nobody has rewritten the table since this compaction began, the leases say; behind that version Delta sees to it.
+        """
+        opened = DeltaTable(str(table.path))
+        self._still_held()
+        return opened
+
+    def _still_held(self) -> None:
+        for group in self.groups:
+            group.still_held()
 
     def _closed(self, table: StateTable, *, least: int = 0) -> Closed:
         """Return the closed generations, `least` of them counted as open at any rate.
@@ -380,7 +397,7 @@ class _Compaction:
                 f'state "{writer.table.name}" is too large to be folded without Spark', hint="pass a session"
             )
         else:
-            fold_spark(writer, self.spark, opened.version(), plan, record)
+            fold_spark(writer, self.spark, opened, plan, record)
 
     def _record(self, table: StateTable) -> BatchRecord:
         """Return what the commit says: the last txid and the epoch that it covers, and every claim that is still alive."""

@@ -53,14 +53,13 @@ def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: B
     return writer.rewrite_arrow(table, rows, record, replaced(plan, DATAFUSION), TARGET_FILE_BYTES)
 
 
-def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: FoldPlan, record: BatchRecord) -> int:
+def fold_spark(writer: StateWriter, spark: SparkSession, table: DeltaTable, plan: FoldPlan, record: BatchRecord) -> int:
     """Fold with Spark; returns the version.
 
     The rows are read at one version and Delta replaces what a later one holds. Nothing closed changes between the two:
-    streams append to generations that `plan` leaves alone, or wait, and the rewrite lock keeps backfills and other
-    compactions out.
+    streams append to generations that `plan` leaves alone, or wait, and behind a commit that is no batch Delta takes no other.
     """
-    stored = spark.read.format("delta").option("versionAsOf", version).load(str(writer.table.path))
+    stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(writer.table.path))
     keys = [SPARK.name(name) for name in writer.declared.keys]
     parts = [
         _folded(writer, stored.where(where), by).withColumn(SLICE_COLUMN, F.expr(slice_))
@@ -71,7 +70,7 @@ def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: Fol
     files = max(1, -(-plan.bytes // TARGET_FILE_BYTES))
     order = [SLICE_COLUMN, *(SPARK.name(name) for name in _order(writer, plan))]
     frame = frame.repartitionByRange(files, *order).sortWithinPartitions(*order)
-    return writer.rewrite_spark(frame, record, replaced(plan, SPARK))
+    return writer.rewrite_spark(table, frame, record, replaced(plan, SPARK))
 
 
 def _spark_parts(plan: FoldPlan, keys: list[str]) -> list[tuple[str, list[str], str]]:
@@ -172,9 +171,10 @@ def merge(
     loose = loose_generations(inside)
     if spark is not None and any(len(generations) > 1 for generations in loose.values()):
         size = sum(part.bytes for part in inside if part.gen in loose.get(str(part.slice), ()))
-        _merge_spark(writer, spark, table, loose, size, record)
+        version = _merge_spark(writer, spark, table, loose, size, record)
         touched.update(loose)
-        table = DeltaTable(str(writer.table.path))
+        # Not the last version: others may have committed behind, of which the record does not know.
+        table = DeltaTable(str(writer.table.path), version=version)
     parts = [part for part in parts_of(table) if part.gen < closed.before]
     loose = loose_generations(parts)
     crowded = [part for part in parts if part.files > 1 and part.gen in loose.get(str(part.slice), ())]
@@ -183,13 +183,12 @@ def merge(
     return len(touched | {str(part.slice) for part in crowded})
 
 
-def compact_map(writer: StateWriter, record: BatchRecord) -> int:
+def compact_map(writer: StateWriter, table: DeltaTable, record: BatchRecord) -> int:
     """Rewrite a map state's files as fewer, without the keys that were removed. Return 1 if anything was to be done.
 
     For a moment between two batches: a MERGE reads all files, so Delta refuses it beside this, and this beside it.
     """
-    gone = writer.forget_removed(record)
-    table = DeltaTable(str(writer.table.path))
+    gone = writer.forget_removed(table, record)
     parts = parts_of(table)
     crowded = any(part.files > math.ceil(part.bytes / TARGET_FILE_BYTES) for part in parts)
     if crowded:
@@ -215,7 +214,7 @@ def loose_generations(parts: Iterable[Part]) -> dict[str, tuple[int, ...]]:
 
 def _merge_spark(
     writer: StateWriter, spark: SparkSession, table: DeltaTable, loose: Loose, size: int, record: BatchRecord
-) -> None:
+) -> int:
     """Rewrite a slice's small generations as the last of them, which they then fill alone.
 
     Read at one version and replaced at a later one: as in `fold_spark` nothing closed changes in between.
@@ -227,7 +226,7 @@ def _merge_spark(
     # As the table is clustered, else in the order in which they came, so that reads of some batches skip files.
     order = [SLICE_COLUMN, *(SPARK.name(name) for name in clustered_by(table)), TXID]
     frame = frame.repartitionByRange(max(1, math.ceil(size / TARGET_FILE_BYTES)), *order)
-    writer.rewrite_spark(frame.sortWithinPartitions(*order), record, where, same_rows=True)
+    return writer.rewrite_spark(table, frame.sortWithinPartitions(*order), record, where, same_rows=True)
 
 
 def loose_condition(loose: Loose) -> str:

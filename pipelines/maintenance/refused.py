@@ -26,6 +26,8 @@ from pipelines.state.record import COMPACTION, REPLAY, RESET, SLICE, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN, TXID
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from pipelines.state.table import StateTable
 
 # Between txids so far apart another batch group may have its own; nearer ones make one line.
@@ -108,12 +110,17 @@ def old_rows(table: StateTable, days: float, now: datetime | None = None) -> str
     return Ages.of(table).older(_oldest(days, now))
 
 
-def let_go(table: StateTable, days: float | None, record: BatchRecord, now: datetime | None = None) -> int:
+def let_go(
+    table: StateTable, opened: DeltaTable, days: float | None, record: BatchRecord, now: datetime | None = None
+) -> int:
     """Delete the rows that were refused more than `days` ago (None: none), and write down when the others were.
 
     The records of replays go with the same age.
 
     Between two batches of the flow's streams. Killed at any point, the next run takes it up.
+
+    Args:
+        opened: as of `delete_rows`.
 
     Returns:
         How many there were.
@@ -123,7 +130,7 @@ def let_go(table: StateTable, days: float | None, record: BatchRecord, now: date
     if days is not None:
         oldest = _oldest(days, now)
         where = ages.older(oldest)
-        rows = delete_rows(table, where, record) if where else 0
+        rows = delete_rows(table, opened, where, record) if where else 0
         ages = ages.since(oldest)
         Records(table.path).forget(datetime.fromtimestamp(oldest, UTC))
     ages.save(table)

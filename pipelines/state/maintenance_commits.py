@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
@@ -14,6 +16,7 @@ from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import GEN, REMOVED, TXID, StateSchema
 from pipelines.state.table import StateTable
+from pipelines.state.turns import Transactions, of_rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,12 +36,17 @@ def clustered_by(table: DeltaTable) -> tuple[str, ...]:
     return tuple(json.loads(table.metadata().configuration.get(CLUSTERED, "[]")))
 
 
-def delete_rows(table: StateTable, where: str, record: BatchRecord) -> int:
-    """Delete the rows that a condition names, if there are any. Return how many there were."""
+def delete_rows(table: StateTable, opened: DeltaTable, where: str, record: BatchRecord) -> int:
+    """Delete the rows that a condition names, if there are any. Return how many there were.
+
+    Args:
+        opened: the version to start from, opened before the record was made: Delta refuses the commit if what it says is out of
+            date (CommitFailedError).
+    """
     rows = table.count(where)
     if rows:
-        given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
-        DeltaTable(str(table.path)).delete(where, **given)
+        said: Any = {"commit_properties": properties(record, of_rewrite(opened)), "post_commithook_properties": HOOKS}
+        opened.delete(where, **said)
     return rows
 
 
@@ -70,7 +78,8 @@ class TableKeeper:
     def rewrite_arrow(self, table: DeltaTable, rows: pa.Table, record: BatchRecord, where: str, file_bytes: int) -> int:
         """Put `rows` (all columns, in order) in the place of those that `where` names at the version in `table`.
 
-        Returns the version. Refused by Delta (CommitFailedError) if a later commit touched what `where` names.
+        Returns the version. Refused by Delta (CommitFailedError) if a later commit touched what `where` names, or is no batch:
+        the rows may be made of more than they replace.
         """
         write_deltalake(
             table,
@@ -79,26 +88,52 @@ class TableKeeper:
             predicate=where,
             target_file_size=file_bytes,
             writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
-            commit_properties=properties(record.model_copy(update={"rows": rows.num_rows}), None),
+            commit_properties=properties(record.model_copy(update={"rows": rows.num_rows}), of_rewrite(table)),
             post_commithook_properties=HOOKS,
         )
         return table.version()
 
-    def rewrite_spark(self, frame: DataFrame, record: BatchRecord, where: str, *, same_rows: bool = False) -> int:
-        """Rewrite as `rewrite` does, with Spark; `where` may name partition columns only. Return the version.
+    def rewrite_spark(
+        self, table: DeltaTable, frame: DataFrame, record: BatchRecord, where: str, *, same_rows: bool = False
+    ) -> int:
+        """Rewrite as `rewrite_arrow` does, with Spark; `where` may name partition columns only. Return the version.
 
         Args:
+            table: the version that the frame reads.
             same_rows: whether rows only move between files, so that a stream of the table reads nothing again.
         """
+        record = record.model_copy(update={"commit": uuid4().hex})
+        ((app_id, number),) = of_rewrite(table).items()
         (
             frame.write.format("delta")
             .mode("overwrite")
             .option("replaceWhere", where)
             .option("dataChange", str(not same_rows).lower())
             .option("userMetadata", record.dump())
+            .option("txnAppId", app_id)
+            .option("txnVersion", number)
             .save(str(self.table.path))
         )
-        return self.table.version()
+        version = self._version_of(record, table.version())
+        if version is None:
+            # Behind another rewrite Spark has left it out.
+            raise CommitFailedError(f"{self.table.name} was rewritten behind version {table.version()}")
+        return version
+
+    def _version_of(self, record: BatchRecord, since: int) -> int | None:
+        """Return the version of a commit by Spark, behind another; None if it is not in the log."""
+        later = (
+            commit for commit in reversed(self.table.history()) if commit.version > since and commit.record is not None
+        )
+        return next(
+            (commit.version for commit in later if commit.record and commit.record.commit == record.commit), None
+        )
+
+    def _note(self, table: DeltaTable, record: BatchRecord, carried: Transactions) -> None:
+        """Commit no rows, for the record and the transaction ids."""
+        none = pa.schema(table.schema().to_arrow()).empty_table()
+        said = properties(record, carried, unchanged=True)
+        write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
 
     def optimize(
         self,
@@ -114,6 +149,10 @@ class TableKeeper:
             by: columns to sort by, along a curve if there are several, which rewrites large files too; none: no sorting;
                 None: as the table is clustered.
         """
+        if record.claims or record.claims_of:
+            # delta-rs gives an OPTIMIZE no transaction id: a commit that has one says what may be out of date.
+            self._note(table, record, of_rewrite(table))
+            record = record.model_copy(update={"claims": None, "claims_of": None})
         given: dict[str, Any] = {
             "partition_filters": None
             if generations is None
@@ -134,11 +173,11 @@ class TableKeeper:
         said = {CLUSTERED: json.dumps(columns)}
         DeltaTable(str(self.table.path)).alter.set_table_properties(said, raise_if_not_exists=False)
 
-    def forget_removed(self, record: BatchRecord) -> int:
+    def forget_removed(self, opened: DeltaTable, record: BatchRecord) -> int:
         """Delete the rows that an opaque map state keeps of removed keys, but those of its last batch. Returns how many."""
         if (self.declared.layout, self.declared.kind) != (MAP, OPAQUE):
             return 0
-        return delete_rows(self.table, f"{REMOVED} AND {TXID} < {record.txid}", record)
+        return delete_rows(self.table, opened, f"{REMOVED} AND {TXID} < {record.txid}", record)
 
     def remember_removed(self, hours: int) -> None:
         """Have the log's checkpoints remember removed files for so long: what is forgotten is never vacuumed."""

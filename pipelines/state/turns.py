@@ -4,7 +4,9 @@ A process may stand still between any two of its lines, for hours, and another t
 nothing when it wakes. So a commit names the snapshot that it starts from, the checks are made on that snapshot, and it carries a
 transaction id of the stream: Delta refuses it if another commit of that id has come behind the snapshot. Both writers do so.
 
-Commits that are no batches (a slice, a replay, a reset) carry the stream's id as well, with the version that it has.
+Commits that are no batches (a slice, a replay, a reset) carry the stream's id as well, with the version that it has. Together
+with what a compaction rewrites they carry one more id, of which a batch knows nothing: it refuses a rewrite made of what has
+been replaced since, and leaves appends beside it alone.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from pipelines.state.table import StateTable
 
 _TRY_BITS = 20
 """Low bits of the version of a repeatable transaction id: they number the commits of the txid, which has the high bits."""
-_COUNTING = (BATCH, SLICE, REPLAY, RESET)
+_BESIDE = (SLICE, REPLAY, RESET)
+_COUNTING = (BATCH, *_BESIDE)
+REWRITES = "rewrites"
+"""The transaction id of all commits of a table that are no batches."""
 
 
 class LateWriterError(TrideltaError):
@@ -49,6 +54,15 @@ def last_txid(table: DeltaTable, app_id: str) -> int | None:
     plain, repeated = table.transaction_version(app_id), table.transaction_version(_repeatable(app_id))
     known = [txid for txid in (plain, None if repeated is None else repeated >> _TRY_BITS) if txid is not None]
     return max((txid for txid in known if txid >= 0), default=None)
+
+
+def of_rewrite(table: DeltaTable, record: BatchRecord | None = None) -> Transactions:
+    """Return what a commit carries so that Delta refuses it behind another one that is no batch; of a batch's record nothing."""
+    if record is not None and record.kind not in _BESIDE:
+        return {}
+    last = table.transaction_version(REWRITES)
+    # A higher one each time: Spark leaves out what comes under a known one.
+    return {REWRITES: 0 if last is None else last + 1}
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ class Turn:
         else:
             carried = self._of_batch(table)
         check_unchanged(table, self.state, _named(record), self.seen)
-        return carried
+        return carried | of_rewrite(table, record)
 
     def _of_batch(self, table: DeltaTable) -> Transactions:
         """Judge a batch. A transactional state takes a txid once; its version is the txid.

@@ -44,7 +44,7 @@ from pipelines.state.schema import (
     table_schema,
 )
 from pipelines.state.sums import TOO_LARGE, Room, StateOverflowError, allowances, checked_bounds
-from pipelines.state.turns import LateWriterError, Transactions, Turn, last_txid
+from pipelines.state.turns import REWRITES, LateWriterError, Transactions, Turn, last_txid, of_rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -435,7 +435,7 @@ class StateWriter(TableKeeper):
             if table.version() == before:
                 self._note(table, record, carried)
 
-        return self._commit(empty, self._judge(record, app_id))
+        return self._commit(empty, self._judge(record, app_id), _TRIES if among else 1)
 
     def replace_rows(self, rows: pa.Table, record: BatchRecord, where: str) -> int:
         """Quarantine only: put a batch's rows in the place of those that a condition names, in one commit."""
@@ -457,7 +457,7 @@ class StateWriter(TableKeeper):
         self, record: BatchRecord, app_id: str | None, *, replaces: bool = False, seen: int | None = None
     ) -> _Judge:
         if app_id is None:
-            return lambda table: {}
+            return lambda table: of_rewrite(table, record)
         return Turn(self.table, record, app_id, self.declared.kind, replaces, seen).judge
 
     def _commit(self, commit: Callable[[DeltaTable, Transactions], object], judge: _Judge, tries: int = 1) -> int:
@@ -471,7 +471,8 @@ class StateWriter(TableKeeper):
         """
         table = self._open.now()
         before, carried = table.version(), judge(table)
-        known = {name: table.transaction_version(name) for name in carried}
+        # Of other rows than these where it may be tried again.
+        known = {name: table.transaction_version(name) for name in carried if tries == 1 or name != REWRITES}
         try:
             commit(table, carried)
             self._open.noted(before, carried)
@@ -515,15 +516,6 @@ class StateWriter(TableKeeper):
             raise LateWriterError(self.table.name, f"batch {record.txid}", "Delta has left it out")
         return version
 
-    def _version_of(self, record: BatchRecord, since: int) -> int | None:
-        """Return the version of a commit by Spark, behind another; None if it is not in the log."""
-        later = (
-            commit for commit in reversed(self.table.history()) if commit.version > since and commit.record is not None
-        )
-        return next(
-            (commit.version for commit in later if commit.record and commit.record.commit == record.commit), None
-        )
-
     def _write(
         self,
         rows: Callable[[DeltaTable], pa.Table],
@@ -562,12 +554,6 @@ class StateWriter(TableKeeper):
             given = columns.get(name, pa.nulls(count, pa.int64()))
             columns[name] = pc.fill_null(given, pa.scalar(value, pa.int64()))
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
-
-    def _note(self, table: DeltaTable, record: BatchRecord, carried: Transactions) -> None:
-        """Commit no rows, for the record and the transaction ids."""
-        none = pa.schema(table.schema().to_arrow()).empty_table()
-        said = properties(record, carried, unchanged=True)
-        write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
 
 
 def _check_keys(state: str, declared: StateSchema, columns: StructType) -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.quarantine import COLUMNS, GROUP, of_group, poison_rows, quarantine_writer, rows_of
+from pipelines.execution.runners.stream import StreamRunner
+from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
 from pipelines.state.record import BATCH, RESET, SLICE, BatchRecord
 from pipelines.state.schema import ENGINE_COLUMNS, POISONED, SLICE_COLUMN
-from pipelines.state.turns import stream_id
+from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.trident import DeltaState, TridentTopology
+from tests.state.test_late_writers import OVERTAKEN, overtaken
 
 
 def shop() -> TridentTopology:
@@ -27,7 +35,7 @@ def shop() -> TridentTopology:
 
 class Quarantine:
     def __init__(self, root: Path) -> None:
-        self.writer = quarantine_writer(Lake(root), "shop")
+        self.root, self.writer = root, quarantine_writer(Lake(root), "shop")
         # As `prepare` does with Spark's types.
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -47,9 +55,9 @@ class Quarantine:
         rows = self.rows(group, row, stage="batch", slice_=POISONED)
         self.writer.replace_rows(rows, record, poison_rows(self.own(group), txid))
 
-    def batch(self, group: str, txid: int, row: str) -> None:
-        record = BatchRecord(kind=BATCH, flow="shop", epoch=1, txid=txid, group=group)
-        self.writer.append_arrow(self.rows(group, row), record, stream_id("shop", f"quarantine/{group}", 1))
+    def batch(self, group: str, txid: int, row: str, *, epoch: int = 1) -> None:
+        record = BatchRecord(kind=BATCH, flow="shop", epoch=epoch, txid=txid, group=group)
+        self.writer.append_arrow(self.rows(group, row), record, stream_id("shop", f"quarantine/{group}", epoch))
 
     def backfill(self, group: str, row: str | None, *, file: str = "file:/one") -> None:
         rows = self.writer.empty() if row is None else self.rows(group, row)
@@ -60,14 +68,45 @@ class Quarantine:
         return sorted(self.writer.table.scan()["row"].to_pylist())
 
 
+class Starting(StreamRunner):
+    """A run of one batch group that begins epoch 2, with its lease and its tables, and without Spark."""
+
+    def __init__(self, refused: Quarantine, group: str = "buys", streams: Sequence[str] = ("buys", "sells")) -> None:
+        topology = TridentTopology("shop")
+        for name in streams:
+            topology.new_stream(name, FixedBatches("v bigint", []))
+        writer = quarantine_writer(Lake(refused.root), "shop")
+        own = {"spouts": [spout for spout in topology.spouts if spout.stream == group], "refused": refused.own(group)}
+        self._group: Any = SimpleNamespace(topology=topology, name=group, quarantine=writer, sinks=(), **own)
+        self.lost, self._wait = False, 0.0
+        self._checkpoint: Any = SimpleNamespace(still_held=self._still_held, rewriting=self._rewriting)
+        self._poison = PoisonRows(self._group)
+
+    def _still_held(self) -> None:
+        if self.lost:
+            raise LeaseLostError("shop", "run.lock", "another process has taken it over")
+
+    @contextmanager
+    def _rewriting(self, wait_seconds: float) -> Iterator[None]:
+        """Wait for the lock until the lease of the run is lost."""
+        self.lost = True
+        yield
+
+    def reset(self) -> None:
+        self._reset_quarantine(2)
+
+
 def schema(*without: str) -> pa.Schema:
     names = [name for name, _ in COLUMNS if name not in without]
     return pa.schema([*((name, pa.string()) for name in names), (SLICE_COLUMN, pa.string())])
 
 
 @pytest.fixture
-def refused(tmp_path: Path) -> Quarantine:
-    return Quarantine(tmp_path)
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Quarantine:
+    found = Quarantine(tmp_path)
+    for module in ("batch.poison", "runners.stream"):
+        monkeypatch.setattr(f"pipelines.execution.{module}.table_columns", lambda: found.columns)
+    return found
 
 
 def test_a_poison_batch_that_comes_through_takes_its_own_rows_alone(refused: Quarantine) -> None:
@@ -99,6 +138,50 @@ def test_a_group_that_begins_anew_empties_its_own_rows(refused: Quarantine) -> N
     assert refused.held() == ["s of d1"]
     assert [one.group for one in refused.writer.table.commits.batches()] == ["sells"]
     assert refused.writer.table.commits.claims("sells") == {"d1": {"file:/one"}}
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+@pytest.mark.parametrize("streams", [("buys",), ("buys", "sells")])
+def test_a_late_reset_leaves_the_rows_of_the_epoch_that_another_run_has_begun(
+    refused: Quarantine, monkeypatch: pytest.MonkeyPatch, streams: Sequence[str], when: str
+) -> None:
+    refused.batch("buys", 0, "b0")
+    late = Starting(refused, streams=streams)
+
+    def begins() -> None:
+        Starting(refused, streams=streams).reset()
+        # Cut off before the first batch, and started again.
+        Starting(refused, streams=streams).reset()
+        refused.batch("buys", 0, "refused in epoch 2", epoch=2)
+
+    overtaken(monkeypatch, when, begins)
+    with pytest.raises(LateWriterError):
+        late.reset()
+    assert refused.held() == ["refused in epoch 2"]
+
+
+def test_groups_that_begin_anew_at_once_do_not_hinder_each_other(
+    refused: Quarantine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused.batch("buys", 0, "b0")
+    refused.batch("sells", 0, "s0")
+    overtaken(monkeypatch, OVERTAKEN[1], Starting(refused, "sells").reset)
+    Starting(refused, "buys").reset()
+    assert refused.held() == []
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_run_that_has_lost_its_lease_empties_nothing(refused: Quarantine, batches: int) -> None:
+    """Nor does it release the rows of poison batches."""
+    refused.poison("buys", 7, "b7")
+    for txid in range(batches):
+        refused.batch("buys", txid, "b")
+    late = Starting(refused)
+    # With no batch the lock is not waited for.
+    late.lost = not batches
+    with pytest.raises(LeaseLostError):
+        late._fresh_epoch(RESET)
+    assert refused.held() == ["b"] * batches + ["b7"]
 
 
 def test_rows_of_earlier_releases_are_told_by_their_stream(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
@@ -94,7 +95,7 @@ def test_of_two_groups_with_the_same_txid_the_younger_counts(refused: Refused) -
     refused.batch(5, 40, group="fast")
     refused.batch(6, 40, group="fast")
     refused.batch(5, 1, group="slow")
-    let_go(refused.table, 30, BatchRecord(kind="compaction", flow=FLOW), NOW)
+    let_go(refused.table, DeltaTable(str(refused.table.path)), 30, BatchRecord(kind="compaction", flow=FLOW), NOW)
     assert refused.held() == {"fast 5", "slow 5"}
 
 
@@ -110,7 +111,12 @@ def test_ages_outlive_the_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert first > 15
     fresh = Lake(other.lake.root).quarantine(FLOW)
     assert old_rows(fresh, 30, NOW) is None
-    assert let_go(fresh, 30, BatchRecord(kind="compaction", flow=FLOW), NOW + timedelta(days=6)) == 20
+    assert (
+        let_go(
+            fresh, DeltaTable(str(fresh.path)), 30, BatchRecord(kind="compaction", flow=FLOW), NOW + timedelta(days=6)
+        )
+        == 20
+    )
     assert other.held() == {"one 20", "one 21"}
 
 

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.selection import Lot
 from pipelines.execution.report import Report, StateCommit
-from pipelines.places.location import Place, put_whole
+from pipelines.places.location import Location, Place, put_whole
+from pipelines.state.turns import LateWriterError
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Records:
         files = sorted(found, key=lambda file: int(file.stem))
         return [Record(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
+    @property
+    def last(self) -> int:
+        """Return the highest number that was given, be it to a replay of which nothing but its rows was written down; 0: none."""
+        return max((int(file.stem) for file in self.folder.glob("[0-9]*")), default=0)
+
     def unfinished(self) -> list[Record]:
         """Return those that were cut off."""
         return [record for record in self.all() if record.finished is None]
@@ -81,11 +87,15 @@ class Records:
         return needed
 
     def begin(self, record: Record, lot: Lot) -> None:
-        """Write a replay down: its rows first, so that a record without rows is never there."""
+        """Write a replay down: its rows first, so that a record without rows is never there.
+
+        Raises:
+            LateWriterError: another process has given its number to a replay.
+        """
         written = io.BytesIO()
         pq.write_table(lot.rows, written)
-        put_whole(self._rows(record.number), written.getvalue())
-        write_json(self.folder / f"{record.number}.json", record.to_json())
+        _put_new(record, self._rows(record.number), written.getvalue())
+        _put_new(record, self.folder / f"{record.number}.json", json.dumps(record.to_json()).encode())
 
     def finish(self, record: Record, landed: int, refused: Mapping[str, int], left: str | None = None) -> None:
         """Mark it as done, or as given up."""
@@ -113,6 +123,17 @@ class Records:
 
     def _rows(self, number: int) -> Place:
         return self.folder / f"{number}.parquet"
+
+
+def _put_new(record: Record, file: Place, data: bytes) -> None:
+    """Put a file where there is none; that an earlier try has put the same is no fault."""
+    if isinstance(file, Location):
+        put = file.store.put_if_absent(file.key, data) is not None
+    elif put := not file.exists():
+        put_whole(file, data)
+    if not put and file.read_bytes() != data:
+        flow = file.parent.name.removesuffix(".replays")
+        raise LateWriterError(f"quarantine of {flow}", f"replay {record.number}", "another process has begun it")
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class Replayer:
         self._writer = quarantine_writer(lake, topology.name)
         self._records = Records(lake.quarantine_path(topology.name))
         self._groups: dict[str, BatchGroup] = {}
+        self._held: list[Checkpoint] = []
 
     def run(self, selection: Selection) -> ReplayReport:
         """Finish what was cut off, then replay what is selected.
@@ -149,9 +150,14 @@ class Replayer:
                 return self._report(lot, left=left)
             record = self._record(self._next_number(work), going, work, verdict, seen)
             order = Order(going, record, verdict.counted, seen)
-            report = work.run(order, lambda: self._records.begin(record, going))
+            report = work.run(order, lambda: self._begin(record, going))
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
+
+    def _begin(self, record: Record, lot: Lot) -> None:
+        for checkpoint in self._held:
+            checkpoint.still_held()
+        self._records.begin(record, lot)
 
     def _finish(self, record: Record) -> LotReport:
         """Finish a replay that was cut off: commit what it had not, but for what backfills have counted meanwhile."""
@@ -240,8 +246,7 @@ class Replayer:
 
     def _next_number(self, work: Work) -> int:
         """Return a number above all that a table knows, also where the records were lost."""
-        known = [record.number for record in self._records.all()]
-        known.append(self._writer.committed(app_id(self._topology.name, NAME)) or 0)
+        known = [self._records.last, self._writer.committed(app_id(self._topology.name, NAME)) or 0]
         known += [sink.writer.committed(app_id(self._topology.name, sink.name)) or 0 for sink in work.sinks]
         return max(known) + 1
 
@@ -259,7 +264,7 @@ class Replayer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the flow between two batches of its streams, with no backfill or compaction of it at work."""
-        checkpoints = [self._checkpoint(group_name(spouts)) for spouts in spout_groups(self._topology)]
+        self._held = checkpoints = [self._checkpoint(group_name(spouts)) for spouts in spout_groups(self._topology)]
         with ExitStack() as locks:
             for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.folder.name):
                 locks.enter_context(checkpoint.rewriting(self._wait))

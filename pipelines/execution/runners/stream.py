@@ -304,6 +304,7 @@ class StreamRunner:
         number = self._free_epoch()
         if not commits:
             if on_fresh == RESET:
+                self._checkpoint.still_held()
                 self._poison.forget_all()
             return self._begun(Epoch(number, 0))
         name, last = max(commits, key=lambda pair: pair[1].txid or 0)
@@ -312,6 +313,7 @@ class StreamRunner:
         if on_fresh == RESET:
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
             with self._checkpoint.rewriting(self._wait):
+                self._checkpoint.still_held()
                 # First: a reset that is cut off behind the states is not known as one, and their rows are refused once more.
                 self._reset_quarantine(number)
                 for target in self._group.sinks:
@@ -351,11 +353,13 @@ class StreamRunner:
         flow, writer = self._group.topology.name, self._group.quarantine
         if not writer.table.exists():
             return
+        record = BatchRecord(kind=RESET, flow=flow, epoch=epoch)
+        app_id = stream_id(flow, f"{NAME}/{self._group.name}", epoch)
         if len(self._group.topology.spouts) == len(self._group.spouts):
-            writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch))
+            writer.reset(record, app_id)
             return
         writer.prepare(table_columns())
-        writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch, group=self._group.name), among=self._group.refused)
+        writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.refused)
 
     def _refuse_newcomers(self) -> None:
         """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled.

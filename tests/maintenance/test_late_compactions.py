@@ -1,0 +1,181 @@
+"""A compaction that stood still while others wrote commits nothing that is no longer true. No locks are asked for here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.maintenance import channels, compact, compaction
+from pipelines.places.lease import LeaseLostError
+from pipelines.state.kinds import MAP, ROWS, TRANSACTIONAL
+from pipelines.state.lake import Lake
+from pipelines.state.record import COMPACTION, RESET, SLICE, BatchRecord
+from pipelines.state.turns import stream_id
+from pipelines.state.writer import StateWriter
+from tests.maintenance.small_state import FLOW, STATE, SmallState
+from tests.places.test_lease import until
+from tests.state.small_kinds import SmallTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def stands_still(monkeypatch: pytest.MonkeyPatch, where: str, meanwhile: Callable[[], Any]) -> None:
+    """Have others write before a function of the compaction goes on, once: what it was given it has read before."""
+    going_on, waiting = getattr(compaction, where), [meanwhile]
+
+    def late(*args: Any, **more: Any) -> Any:
+        if waiting:
+            waiting.pop()()
+        return going_on(*args, **more)
+
+    monkeypatch.setattr(compaction, where, late)
+
+
+def state_of_three_slices(folder: Path) -> SmallState:
+    """Two slices are to be folded; the third is in the roll-up alone."""
+    state = SmallState(folder)
+    state.batch([(slice_, "a", 0, 1) for slice_ in ("d1", "d2", "d9")])
+    state.batch([(slice_, "a", 0, 1) for slice_ in ("d1", "d2")], gap=64)
+    return state
+
+
+def check(state: SmallState) -> None:
+    table = Lake(state.lake.root).state(STATE)
+    assert state.scanned() == state.expected()
+    assert table.commits.claims() == state.claims
+
+
+def test_a_slice_that_was_filled_meanwhile_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold reads it for the roll-up and does not rewrite it."""
+    state = state_of_three_slices(tmp_path)
+    stands_still(monkeypatch, "fold_arrow", lambda: state.replace("d9", [("d9", "a", 0, 1)], claims=("file:/d9",)))
+    (report,) = compact(None, state.lake, FLOW, open_generations=0).tables
+    assert (report.rolled_up, report.conflicts) == (True, 1)
+    check(state)
+    state.batch([("d9", "b", 0, 5)])
+    check(state)
+
+
+def test_a_reset_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SmallState(tmp_path)
+    state.batch([("d1", "a", 0, 1), ("d2", "a", 0, 1)])
+    # Then there is a roll-up to be made, and nothing to be folded.
+    state.batch([], gap=64)
+    stands_still(monkeypatch, "fold_arrow", state.reset)
+    compact(None, state.lake, FLOW, open_generations=0)
+    check(state)
+
+
+def test_beside_a_batch_a_fold_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of_three_slices(tmp_path)
+    state.batch([("d1", "a", 0, 1)], gap=64)
+    stands_still(monkeypatch, "fold_arrow", lambda: state.batch([("d9", "a", 0, 1)]))
+    (report,) = compact(None, state.lake, FLOW, open_generations=1).tables
+    assert (report.rolled_up, report.conflicts) == (True, 0)
+    check(state)
+
+
+def test_who_has_lost_the_lease_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of_three_slices(tmp_path)
+    before = state.table.version()
+
+    def lost(self: Checkpoint) -> None:
+        raise LeaseLostError(FLOW, "rewrite.lock", "another process has taken it over")
+
+    Checkpoint(FLOW, tmp_path / "checkpoints" / FLOW / "main").folder.mkdir(parents=True)
+    monkeypatch.setattr(Checkpoint, "still_held", lost)
+    with pytest.raises(LeaseLostError):
+        compact(None, state.lake, FLOW, open_generations=0)
+    assert Lake(tmp_path).state(STATE).version() == before
+
+
+def test_of_a_channel_no_rows_of_a_new_epoch_are_let_go(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, ROWS, TRANSACTIONAL)
+    state.commit(7, ("a", 1))
+    opened = DeltaTable(str(state.table.path))
+    state.writer.reset(BatchRecord(kind=RESET, flow=FLOW, epoch=2), stream_id(FLOW, "counts", 2))
+    rows = pa.table({"word": ["b"], "n": pa.array([2], pa.int64())})
+    record = BatchRecord(kind="batch", flow=FLOW, epoch=2, txid=0)
+    state.writer.commit_batch(rows, record, stream_id(FLOW, "counts", 2), known=False)
+    with pytest.raises(CommitFailedError):
+        channels.let_go(state.table, opened, 8, BatchRecord(kind=COMPACTION, flow=FLOW))
+    assert state.held() == [("b", 2)]
+
+
+@pytest.mark.parametrize("layout", [MAP, ROWS])
+def test_claims_are_not_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """A merge of files names the claims of all slices, as they were."""
+    sliced = layout == ROWS
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=sliced)
+
+    def filled(file: str) -> None:
+        rows = pa.table({"word": ["z"], "n": pa.array([9], pa.int64())})
+        record = BatchRecord(kind=SLICE, flow=FLOW, epoch=1, txid=3, slice="d1", claims=(file,))
+        other = SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=sliced).writer
+        if sliced:
+            other.replace_slice(rows.append_column("_slice", pa.array(["d1"])), record)
+        else:
+            other.replace_map(rows, record)
+
+    filled("file:/old")
+    for txid in range(4):
+        state.commit(txid, (f"k{txid}", txid))
+    stands_still(monkeypatch, "merge" if sliced else "compact_map", lambda: filled("file:/new"))
+    (report,) = compact(None, Lake(tmp_path), FLOW, open_generations=0).tables
+    assert report.conflicts == 1
+    said = [commit.record.claims for commit in state.table.history() if commit.record and commit.kind == COMPACTION]
+    # A map that was filled is in one file.
+    assert ({"d1": ("file:/new",)} in said) == sliced
+    assert {"d1": ("file:/old",)} not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before Spark looks at the table", "while Spark writes"])
+def test_by_spark_a_slice_that_was_filled_meanwhile_counts_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    from pyspark.sql import functions as F
+
+    monkeypatch.setattr(compaction, "DRIVER_ROWS", 0)
+    state, rewrite = state_of_three_slices(tmp_path), StateWriter.rewrite_spark
+    # Spark leaves the last generation alone.
+    state.batch([("d1", "a", 0, 1)], gap=64)
+    begun, filled = tmp_path / "begun", tmp_path / "filled"
+
+    def slice_() -> None:
+        state.replace("d9", [("d9", "a", 0, 1)], claims=("file:/d9",))
+        filled.touch()
+
+    def once_begun() -> None:
+        until(begun.exists)
+        slice_()
+
+    def waits(key: str) -> str:
+        begun.touch()
+        while not filled.exists():
+            time.sleep(0.05)
+        return key
+
+    def slowly(self: StateWriter, table: DeltaTable, frame: DataFrame, *args: Any) -> int:
+        if when == "while Spark writes" and not begun.exists():
+            frame = frame.withColumn("key", F.udf(waits, "string", useArrow=False)("key"))
+            threading.Thread(target=once_begun).start()
+        return rewrite(self, table, frame, *args)
+
+    if when == "while Spark writes":
+        monkeypatch.setattr(StateWriter, "rewrite_spark", slowly)
+    else:
+        stands_still(monkeypatch, "fold_spark", slice_)
+    (report,) = compact(spark, state.lake, FLOW).tables
+    assert (report.rolled_up, report.conflicts) == (True, 1)
+    check(state)
