@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import Location, Place, path_below
-from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
+from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of, unmarked
 from pipelines.sources.layouts import (
     as_text,
     first_objects,
@@ -257,7 +257,8 @@ class JsonFiles(FileSource):
         assert record is not None
         frame = lines.select("value", "_metadata.file_path", record.alias("_record"))
         torn = F.when(F.col("_record").isNull(), F.col("value"))
-        corrupt = F.coalesce(F.col(f"_record.{CORRUPT}"), torn, named_otherwise(F.col("value"), self.fields))
+        malformed = unmarked(F.coalesce(F.col(f"_record.{CORRUPT}"), torn))
+        corrupt = F.coalesce(malformed, named_otherwise(F.col("value"), self.fields))
         fields = (F.col(f"_record.`{field}`").alias(field) for field in self.fields)
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 

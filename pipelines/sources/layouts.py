@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pipelines.places.location import Location, Place
-from pipelines.sources.base import place_of
+from pipelines.sources.base import place_of, unmarked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -178,8 +178,9 @@ def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Col
     """Return the columns of a source's frame for a text frame whose lines cannot be read by name."""
     from pyspark.sql import functions as F
 
-    seen = F.lit(f"{OTHER_FIELDS}{', '.join(header.names)[:_SHOWN]}\x00")
-    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, F.col("value"))]
+    names = ", ".join(header.names)[:_SHOWN].replace("\x00", "")
+    seen = F.lit(f"{OTHER_FIELDS}{names}\x00")
+    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, unmarked(F.col("value")))]
 
 
 def named_otherwise(text: Column, fields: Sequence[str]) -> Column:
@@ -189,5 +190,5 @@ def named_otherwise(text: Column, fields: Sequence[str]) -> Column:
     keys = F.json_object_keys(text)
     other = F.size(keys) > 0
     other &= ~F.arrays_overlap(keys, F.array(*(F.lit(field) for field in fields)))
-    seen = F.substring(F.array_join(keys, ", "), 1, _SHOWN)
+    seen = F.replace(F.substring(F.array_join(keys, ", "), 1, _SHOWN), F.lit("\x00"), F.lit(""))
     return F.when(other, F.concat(F.lit(OTHER_FIELDS), seen, F.lit("\x00"), text))

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import SourceSchemaError
+from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, ParquetFiles
 from pipelines.sources.files import links_out
@@ -83,6 +84,22 @@ def test_json_under_other_names_is_refused(spark: SparkSession, tmp_path: Path) 
     assert (flow.rows, flow.refused) == (held, refused)
     flow.runtime.backfill(flow.topology, ["d1"])
     assert (flow.rows, flow.refused) == (held, refused)
+
+
+@pytest.mark.slow
+def test_a_record_that_begins_like_a_mark_of_the_engine(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    texts, other = ["\0far", "\0farX", "\0fieldsX\0y", "\0textX", "\0timeX", "\0x"], r'{"\u0000":1}'
+    (folder / "a.json").write_text("\n".join(['{"k":"a","n":1,"day":"d1"}', *texts]))
+    (folder / "b.json").write_text("\n".join([*texts, other]))
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA))
+    flow.runtime.catch_up(flow.topology)
+    reason = "the record does not parse as the declared schema"
+    refused = sorted([("malformed", reason, text) for text in texts] * 2 + [("other_fields", "", other)])
+    assert (flow.rows, flow.refused) == ([("a", 1)], refused)
+    flow.runtime.replay_quarantine(flow.topology, Selection(reasons=("malformed",)))
+    assert (flow.rows, flow.refused) == ([("a", 1)], refused)
 
 
 @pytest.mark.slow
