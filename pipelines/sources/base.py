@@ -248,6 +248,22 @@ def shown(error: BaseException) -> str:
     return "\n".join(texts)
 
 
+_SECOND = "_tridelta_second"
+
+
+def one_value(text: Column, options: Mapping[str, str]) -> Column:
+    """Return a text of JSON; null if anything follows its first value, which Spark's parser passes over without a word.
+
+    Where its only `}` is its end, nothing does. Any other text must make, with a value behind it, a list of two.
+    """
+    from pyspark.sql import functions as F
+
+    # The line break ends a comment, where the options take any.
+    listed = F.concat(F.lit("["), text, F.lit(f'\n,{{"{_SECOND}":true}}]'))
+    second = F.get(F.from_json(listed, f"array<struct<{_SECOND}:boolean>>", dict(options)), F.lit(1))
+    return F.when((F.instr(text, "}") == F.length(text)) | second.getField(_SECOND), text)
+
+
 OWN_TEXT = "\x00text"
 """What stands before a refused record's text that itself begins with the code 0, as marks of the engine do."""
 
