@@ -292,3 +292,8 @@ def test_yarn_gets_its_files_through_the_file_system_of_its_configuration(
     site.write_text("<configuration>")
     with pytest.raises(TrideltaError, match=r"core-site.xml: it is no XML.*\n.*HADOOP_CONF_DIR"):
         session._of_yarn()
+
+
+def test_what_the_jvm_quotes_of_a_record_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    session._pass_on(io.BytesIO(b"bad value \x1b]0;owned\x07 \xc2\x9b2J\n"))
+    assert capsys.readouterr().err == "bad value \\x1b]0;owned\\x07 \\x9b2J\n"
