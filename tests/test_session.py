@@ -311,3 +311,8 @@ def test_a_user_without_a_name_is_told_what_yarn_needs(
     monkeypatch.setattr("getpass.getuser", nobody)
     with pytest.raises(TrideltaError, match=r"this user has no name.*\n.*HADOOP_USER_NAME"):
         session._of_yarn()
+
+
+def test_what_the_jvm_quotes_of_a_record_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    session._pass_on(io.BytesIO(b"bad value \x1b]0;owned\x07 \xc2\x9b2J\n"))
+    assert capsys.readouterr().err == "bad value \\x1b]0;owned\\x07 \\x9b2J\n"

@@ -22,8 +22,8 @@ _OF_OPERATOR = re.compile(
 """Variables of the deployment, its stores and databases."""
 _CERTIFICATES = ("kafka.ssl.truststore.certificates", "kafka.ssl.keystore.certificate.chain")
 _OF_SYSTEM = ("/proc/", "/sys/")
-_OF_CLASSES = re.compile(r"(?i)\.(?:class|classes|reporters|providers|strategy)$")
-"""Options of Kafka's consumer whose value is the name of a class, which it then runs."""
+_OF_CLASSES = re.compile(r"(?i)\.(?:class|classes|reporters|providers|strategy|cmd)$")
+"""Options of Kafka's consumer whose value is the name of a class, or of a program (`kinit`), which it then runs."""
 _LOGIN = re.compile(
     r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule"
     r"|com\.sun\.security\.auth\.module\.Krb5LoginModule)[ \t\r\n]"
@@ -91,7 +91,7 @@ class KafkaForm(Form):
     def _no_classes(cls, options: dict[str, str]) -> dict[str, str]:
         for name, value in options.items():
             if _OF_CLASSES.search(name):
-                raise ValueError(f"{name} names a class to run, which a flow's file does not choose")
+                raise ValueError(f"{name} names a class to run, or a program, which a flow's file does not choose")
             if name.lower().endswith("sasl.jaas.config") and not _is_reference(value) and not _LOGIN.match(value):
                 raise ValueError(
                     f"{name}: it begins with Kafka's PlainLoginModule, Scram..., OAuthBearer... or Krb5LoginModule"

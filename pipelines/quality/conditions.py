@@ -16,12 +16,16 @@ from pipelines.graph.expressions import fields_of_sql, spark_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+    from pipelines.quality.literals import Frame
 
 _SIMPLE = re.compile(r"""^\s*col\(\s*["'](?P<column>[^"']+)["']\s*\)\s*(?P<rest>.*?)\s*$""", re.DOTALL)
 _COMPARISON = re.compile(
     r"""^(?P<op>==|!=|<=|>=|<|>)\s*(?:(?P<number>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"""
     r"""|"(?P<double>[^"]*)"|'(?P<single>[^']*)'|date\(\s*["'](?P<date>[^"']*)["']\s*\))$"""
 )
+_NUMBER = re.compile(r"^\s*[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?\s*$")
 _NOT_NULL = re.compile(r"^\.notnull\(\)$", re.IGNORECASE)
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -79,58 +83,90 @@ def condition_fields(condition: Any) -> tuple[str, ...]:
 
     def walk(node: Mapping[str, Any]) -> list[str]:
         if "conditions" in node:
-            return [name for child in node["conditions"] for name in walk(parse_condition(child) or {})]
+            return [name for child in _children(node) for name in walk(child)]
         if node.get("type") == "pass_through":
-            return list(fields_of_sql("row_condition", str(node["pass_through_filter"])))
-        column = node.get("column")
-        if column is None:
-            return []
-        return [column["name"] if isinstance(column, Mapping) else column.name]
+            return list(fields_of_sql("row_condition", str(node.get("pass_through_filter"))))
+        return [] if node.get("column") is None else [_name(node)]
 
     return tuple(walk(parse_condition(condition) or {}))
 
 
-def condition_column(condition: Any, resolve: Callable[[str], Column]) -> Column | None:
+def _children(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions that an `and` or `or` is made of."""
+    given = node.get("conditions")
+    children = [parse_condition(child) for child in given] if isinstance(given, list | tuple) else []
+    if not children:
+        raise FunctionError("row_condition", f"cannot read {dict(node)!r}")
+    return [child or {} for child in children]
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    """Return the name of a condition's column."""
+    column = node.get("column")
+    name = column.get("name") if isinstance(column, Mapping) else getattr(column, "name", None)
+    if not isinstance(name, str):
+        raise FunctionError("row_condition", f"cannot read {dict(node)!r}")
+    return name
+
+
+def condition_column(condition: Any, frame: Frame) -> Column | None:
     """Return a condition as a Spark Column, or None when there is none.
 
     Args:
         condition: any form of `row_condition`.
-        resolve: gives the Column of a field name.
+        frame: the schema with its fields.
 
     Raises:
-        FunctionError: a form or an operator is not known, or the SQL text is refused.
+        FunctionError: a form or an operator is not known, a value does not compare with its field, or SQL text is refused.
+        FieldError: a field is missing.
 
     Source: great_expectations/execution_engine/sparkdf_execution_engine.py, `_apply_row_condition_filter`.
     """
     parsed = parse_condition(condition)
-    return None if parsed is None else _column(parsed, resolve)
+    return None if parsed is None else _column(parsed, frame)
 
 
-def _column(node: Mapping[str, Any], resolve: Callable[[str], Column]) -> Column:
+def _column(node: Mapping[str, Any], frame: Frame) -> Column:
     kind = node.get("type")
     if kind == "pass_through":
         text = str(node["pass_through_filter"])
         return F.expr(spark_sql("row_condition", text))
     if kind in ("and", "or"):
-        children = [_column(parse_condition(child) or {}, resolve) for child in node["conditions"]]
+        children = [_column(child, frame) for child in _children(node)]
         combined = children[0]
         for child in children[1:]:
             combined = combined & child if kind == "and" else combined | child
         return combined
     if kind not in ("comparison", "nullity"):
         raise FunctionError("row_condition", f"cannot read {dict(node)!r}")
-    name = node["column"]["name"] if isinstance(node["column"], Mapping) else node["column"].name
-    column = resolve(name)
+    name = _name(node)
+    column = frame.column(name)
     if kind == "nullity":
-        return column.isNull() if node["is_null"] else column.isNotNull()
-    return _compare(column, str(getattr(node["operator"], "value", node["operator"])), node["parameter"])
+        return column.isNull() if node.get("is_null") else column.isNotNull()
+    symbol, parameter = node.get("operator"), node.get("parameter")
+    return _compare(column, str(getattr(symbol, "value", symbol)), parameter, frame.type_of(name), name)
 
 
-def _compare(column: Column, symbol: str, parameter: Any) -> Column:
+def _compare(column: Column, symbol: str, parameter: Any, kind: DataType, name: str) -> Column:
     if symbol in ("IN", "NOT_IN"):
-        within = column.isin(list(parameter))
+        if not isinstance(parameter, list | tuple | set | frozenset):
+            raise FunctionError("row_condition", f"{parameter!r} is not a list of values")
+        within = column.isin([_value(one, kind, name) for one in parameter])
         return within if symbol == "IN" else ~within
     if symbol not in _OPERATORS:
         raise FunctionError("row_condition", f"unknown operator {symbol!r}")
-    compared: Column = _OPERATORS[symbol](column, F.lit(parameter))
+    compared: Column = _OPERATORS[symbol](column, F.lit(_value(parameter, kind, name)))
     return compared
+
+
+def _value(value: Any, kind: DataType, name: str) -> Any:
+    """Return a value, fit for a comparison with a field; Spark reads a number or a truth value in a text.
+
+    Raises:
+        FunctionError: it does not compare with the field.
+    """
+    from pipelines.quality.literals import family, literal
+
+    if isinstance(value, str) and (family(kind) == "boolean" or (family(kind) == "number" and _NUMBER.match(value))):
+        return value
+    return literal(value, kind, name, "row_condition")

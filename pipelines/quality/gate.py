@@ -123,6 +123,12 @@ def _check_arguments(check: Check) -> None:
     missing = [parameter for parameter in known.required if parameter not in check.kwargs]
     if missing:
         raise FunctionError(operation, f"needs {', '.join(missing)}")
+    for parameter in ("column", "column_A", "column_B"):
+        if not isinstance(check.kwargs.get(parameter, ""), str):
+            raise FunctionError(operation, f"{parameter} must be a text, not {check.kwargs[parameter]!r}")
+    names = check.kwargs.get("column_list", ())
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise FunctionError(operation, f"column_list must be a list of texts, not {names!r}")
     mostly = check.kwargs.get("mostly", 1)
     if isinstance(mostly, bool) or not isinstance(mostly, (int, float)) or not 0 <= mostly <= 1:
         raise FunctionError(operation, f"mostly must be a number from 0 to 1, not {mostly!r}")

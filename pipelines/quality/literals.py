@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pipelines.bounds import shown
 from pipelines.errors import FieldError, FunctionError
 from pipelines.graph.dialects import SPARK
 
+LARGEST = 2**63 - 1
 INTEGRAL = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
@@ -86,9 +89,15 @@ def as_bound(value: Any, operation: str) -> Any:
     if value is None or isinstance(value, (datetime.date, datetime.datetime)):
         return value
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         pass
+    except OverflowError:
+        raise FunctionError(operation, "a bound is larger than any double") from None
+    else:
+        if math.isnan(number):
+            raise FunctionError(operation, f"{value!r} is no bound: all numbers are below it")
+        return number
     if isinstance(value, str):
         for read in (datetime.date.fromisoformat, datetime.datetime.fromisoformat):
             try:
@@ -109,9 +118,9 @@ def as_whole(value: Any, operation: str) -> int | None:
     try:
         if float(value).is_integer():
             return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
-    raise FunctionError(operation, f"{value!r} is not a whole number")
+    raise FunctionError(operation, f"{shown(value)} is not a whole number")
 
 
 def literals(values: Iterable[Any], data_type: T.DataType, field: str, operation: str) -> list[Any]:
@@ -132,6 +141,8 @@ def literal(value: Any, data_type: T.DataType, field: str, operation: str) -> An
         FunctionError: the value's type does not compare with the column's.
     """
     wanted = family(data_type)
+    if isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
+        raise FunctionError(operation, f"{shown(value)} is larger than any bigint")
     if value is None or value_family(value) == wanted:
         return value
     if wanted == "time" and isinstance(value, str):

@@ -8,7 +8,7 @@ defines it (great_expectations/expectations/metrics/*_map_metrics). What is comm
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -17,6 +17,7 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pipelines.bounds import shown
 from pipelines.errors import FunctionError
 from pipelines.quality import patterns
 from pipelines.quality.conditions import condition_column
@@ -120,7 +121,10 @@ def _pair_equal(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Colu
 def _pair_in_set(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     names = kwargs["column_A"], kwargs["column_B"]
     conditions = []
-    for pair in kwargs["value_pairs_set"]:
+    pairs = kwargs["value_pairs_set"]
+    if not isinstance(pairs, Iterable) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        raise FunctionError(operation, f"value_pairs_set is no list of pairs: {shown(pairs)}")
+    for pair in pairs:
         values = [
             F.lit(literal(value, frame.type_of(name), name, operation)) for name, value in zip(names, pair, strict=True)
         ]
@@ -138,14 +142,16 @@ def _columns(kwargs: Mapping[str, Any], operation: str, least: int = 2) -> list[
 
 
 def _sum_equals(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    operands = []
+    operands, total = [], as_bound(kwargs["sum_total"], operation)
+    if not isinstance(total, float):
+        raise FunctionError(operation, f"sum_total is not a number: {shown(kwargs['sum_total'])}")
     for name in _columns(kwargs, operation):
         if family(frame.type_of(name)) != "number":
             raise FunctionError(operation, f"{name} is {frame.type_of(name).simpleString()}, not a number")
         value = F.coalesce(frame.column(name), F.lit(0))
         # Two longs may overflow, which raises under ANSI mode.
         operands.append(value.cast(T.DecimalType(38, 0)) if isinstance(frame.type_of(name), INTEGRAL) else value)
-    return reduce(lambda left, right: left + right, operands) == F.lit(float(kwargs["sum_total"]))
+    return reduce(lambda left, right: left + right, operands) == F.lit(total)
 
 
 def _distinct_in_record(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
@@ -218,7 +224,7 @@ def compile_row_rule(check: Check, frame: Frame) -> RowRule:
         FieldError: a column is missing.
     """
     operation = check.operation
-    considered = condition_column(check.kwargs.get("row_condition"), frame.column)
+    considered = condition_column(check.kwargs.get("row_condition"), frame)
     key: tuple[Column, ...] = ()
     if check.type is not None and check.type.shape != "map":
         ignored = _ignored(check, frame)

@@ -155,7 +155,7 @@ class Source(ABC):
         """Return the fields, then `_corrupt` (null where no record can be malformed) and `_file`."""
         from pyspark.sql import functions as F
 
-        bad = F.lit(None).cast("string") if corrupt is None else corrupt
+        bad = F.lit(None).cast("string") if corrupt is None else unmarked(corrupt)
         return frame.select(*(f"`{field}`" for field in self.fields), bad.alias(CORRUPT), position.alias(FILE))
 
 
@@ -237,6 +237,33 @@ def shown(error: BaseException) -> str:
         texts.append(str(seen))
         seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]
     return "\n".join(texts)
+
+
+_SECOND = "_tridelta_second"
+
+
+def one_value(text: Column, options: Mapping[str, str]) -> Column:
+    """Return a text of JSON; null if anything follows its first value, which Spark's parser passes over without a word.
+
+    Where its only `}` is its end, nothing does. Any other text must make, with a value behind it, a list of two.
+    """
+    from pyspark.sql import functions as F
+
+    # The line break ends a comment, where the options take any.
+    listed = F.concat(F.lit("["), text, F.lit(f'\n,{{"{_SECOND}":true}}]'))
+    second = F.get(F.from_json(listed, f"array<struct<{_SECOND}:boolean>>", dict(options)), F.lit(1))
+    return F.when((F.instr(text, "}") == F.length(text)) | second.getField(_SECOND), text)
+
+
+OWN_TEXT = "\x00text"
+"""What stands before a refused record's text that itself begins with the code 0, as marks of the engine do."""
+
+
+def unmarked(text: Column) -> Column:
+    """Return a refused record's text for `_corrupt`, so that it cannot be taken for a mark of the engine's."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.startswith(text, F.lit("\x00")), F.concat(F.lit(OWN_TEXT), text)).otherwise(text)
 
 
 FAR_TIME = "\x00far"

@@ -14,10 +14,11 @@ from urllib.parse import quote
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import S3, Location, Place, path_below
-from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
+from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, one_value, place_of, unmarked
 from pipelines.sources.layouts import (
     as_text,
     first_objects,
+    has_more_values,
     has_other_fields,
     header_of,
     named_otherwise,
@@ -237,7 +238,9 @@ class JsonFiles(FileSource):
     """A folder of JSON-lines files.
 
     A line that is torn, or whose values do not fit the types, goes to quarantine; so does each line with none of the declared
-    fields, in files that begin (the first 64 KB) with such a line among others. `"NaN"` and `"Infinity"` are values of a
+    fields, or with more than one value, in files that begin (the first 64 KB) with such a line among others. In others what
+    follows a line's first value is not seen. With `multiLine` a file with more than one value is not read, if the first ends
+    within 64 KB. `"NaN"` and `"Infinity"` are values of a
     double: a gate can refuse them (`column_values_to_be_between` with a largest value).
     """
 
@@ -248,8 +251,17 @@ class JsonFiles(FileSource):
         from pyspark.sql import functions as F
 
         options = self._text_options()
-        single = F.when(~F.startswith(F.ltrim(text), F.lit("[")), text)
-        return None if options is None else F.from_json(single, self._read_schema(), options)
+        if options is None:
+            return None
+        single = F.when(~F.startswith(F.ltrim(text), F.lit("[")), one_value(text, options))
+        return F.from_json(single, self._read_schema(), options)
+
+    def _unread(self, files: list[str]) -> dict[str, str]:
+        unread = super()._unread(files)
+        if self._text_options() is None:
+            several = (file for file in files if file not in unread and has_more_values(file, self.options))
+            unread |= dict.fromkeys(filter(os.path.isabs, several), "more than one JSON value, not read")
+        return unread
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
         given = {name.lower() for name in self.options}
@@ -269,7 +281,8 @@ class JsonFiles(FileSource):
         assert record is not None
         frame = lines.select("value", "_metadata.file_path", record.alias("_record"))
         torn = F.when(F.col("_record").isNull(), F.col("value"))
-        corrupt = F.coalesce(F.col(f"_record.{CORRUPT}"), torn, named_otherwise(F.col("value"), self.fields))
+        malformed = unmarked(F.coalesce(F.col(f"_record.{CORRUPT}"), torn))
+        corrupt = F.coalesce(malformed, named_otherwise(F.col("value"), self.fields))
         fields = (F.col(f"_record.`{field}`").alias(field) for field in self.fields)
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 

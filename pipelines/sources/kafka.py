@@ -15,7 +15,7 @@ from pipelines.graph.fields import added, parse_ddl
 from pipelines.graph.lineage_names import Dataset
 from pipelines.places.location import Place, put_whole
 from pipelines.private import resolved
-from pipelines.sources.base import CORRUPT, Source
+from pipelines.sources.base import CORRUPT, Source, one_value
 from pipelines.sources.offsets import offset_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ RECORD_FIELDS = {
 _ANSWER_SECONDS = 15
 # What brokers before 2.8 give as the id of every topic.
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-# JSON's white space.
-_BLANKS = " \t\r\n"
 # Spark's own errors about Kafka, and the broker's about what is not there: none holds a record's text.
 _SPARKS = "org.apache.spark.sql.kafka010."
 _GONE = {
@@ -227,8 +225,7 @@ class Kafka(Source):
         frame = records.select(
             text.alias("_text"), self._from_json(text).alias("_value"), *extra, position.alias("_position")
         )
-        # Empty text is no record at all to Spark's parser, and here a value that is not an object.
-        bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.btrim("_text", F.lit(_BLANKS)) == "", F.col("_text")))
+        bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.col("_value").isNull(), F.col("_text")))
         values = [F.col(f"_value.`{field}`").alias(field) for field, _ in parse_ddl(self.value_schema)]
         flat = frame.select(*values, *(f"`{field}`" for field in self.with_fields), bad.alias("_bad"), "_position")
         return self._with_position(flat, F.col("_position"), F.col("_bad"))
@@ -241,7 +238,7 @@ class Kafka(Source):
         from pyspark.sql import functions as F
 
         settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        return F.from_json(text, f"{self.value_schema}, {CORRUPT} string", settings)
+        return F.from_json(one_value(text, settings), f"{self.value_schema}, {CORRUPT} string", settings)
 
     def _reader_options(self) -> dict[str, str]:
         options = {

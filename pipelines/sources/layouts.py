@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pipelines.places.location import Location, Place
-from pipelines.sources.base import place_of
+from pipelines.sources.base import place_of, unmarked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -30,6 +30,7 @@ OTHER_FIELDS = "\x00fields"
 _LOOKED_AT = 64 * 1024
 _SHOWN = 200
 _LONGEST_HEADER = 1 << 20
+_FOLLOWED = object()
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeError)
 """What reading the beginning of a torn, mispacked or gone file raises. Spark says then what is wrong."""
@@ -110,24 +111,46 @@ def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 def first_objects(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[dict[str, Any]]:
     """Read the objects among the first lines of a JSON file; skip what cannot be read, is nested too deep or is too long."""
+    return (record for record in _first_values(lines, most) if isinstance(record, dict))
+
+
+def _first_values(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[Any]:
+    """Read the values of the first lines; `_FOLLOWED` for a line that does not end with its value."""
     while most > 0 and (line := lines.readline(most)):
         most -= len(line)
         try:
-            record = json.loads(line)
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if error.msg == "Extra data":
+                yield _FOLLOWED
         except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict):
-            yield record
 
 
 def has_other_fields(file: str, fields: Iterable[str]) -> bool:
-    """Return whether one of the first lines of a JSON file is an object that has none of some fields."""
+    """Return whether one of the first lines of a JSON file is an object that has none of some fields, or more than a value."""
     known = set(fields)
     try:
         with _opened(file, "utf-8-sig") as lines:
-            return any(record and not known & set(record) for record in first_objects(lines))
+            return any(
+                value is _FOLLOWED or (isinstance(value, dict) and value and not known & set(value))
+                for value in _first_values(lines)
+            )
     except _UNREADABLE:
         return False
+
+
+def has_more_values(file: str, options: Mapping[str, Any]) -> bool:
+    """Return whether anything follows the first value of a JSON file, where that ends within what is looked at."""
+    given = {name.lower(): value for name, value in options.items()}
+    try:
+        with _opened(file, _encoding(given)) as lines:
+            seen = lines.read(_LOOKED_AT).removeprefix("\ufeff").lstrip()
+        _, end = json.JSONDecoder().raw_decode(seen)
+    except (*_UNREADABLE, LookupError, ValueError, RecursionError):
+        return False
+    rest = seen[end:].lstrip()
+    return rest != "" and not (rest.startswith("/") and str(given.get("allowcomments")).lower() == "true")
 
 
 def as_text(file: Place, encoding: str) -> IO[str]:
@@ -178,8 +201,9 @@ def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Col
     """Return the columns of a source's frame for a text frame whose lines cannot be read by name."""
     from pyspark.sql import functions as F
 
-    seen = F.lit(f"{OTHER_FIELDS}{', '.join(header.names)[:_SHOWN]}\x00")
-    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, F.col("value"))]
+    names = ", ".join(header.names)[:_SHOWN].replace("\x00", "")
+    seen = F.lit(f"{OTHER_FIELDS}{names}\x00")
+    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, unmarked(F.col("value")))]
 
 
 def named_otherwise(text: Column, fields: Sequence[str]) -> Column:
@@ -189,5 +213,5 @@ def named_otherwise(text: Column, fields: Sequence[str]) -> Column:
     keys = F.json_object_keys(text)
     other = F.size(keys) > 0
     other &= ~F.arrays_overlap(keys, F.array(*(F.lit(field) for field in fields)))
-    seen = F.substring(F.array_join(keys, ", "), 1, _SHOWN)
+    seen = F.replace(F.substring(F.array_join(keys, ", "), 1, _SHOWN), F.lit("\x00"), F.lit(""))
     return F.when(other, F.concat(F.lit(OTHER_FIELDS), seen, F.lit("\x00"), text))

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pipelines.bounds import required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
+from pipelines.printable import printable
 from pipelines.spark.jars import DELTA, KAFKA, JarSet, cache_folder, set_paths
 from pipelines.spark.java import Java, find_java
 from pipelines.spark.jvm_launch import keep_names, launched
@@ -373,7 +374,7 @@ def _pass_on(stream: IO[bytes]) -> None:
 
 def _write(lines: list[bytes]) -> None:
     for line in lines:
-        sys.stderr.write(line.decode(errors="replace"))
+        sys.stderr.write(printable(line.decode(errors="replace")))
     if lines:
         sys.stderr.flush()
 

@@ -68,11 +68,11 @@ class Thrown:
 class OfSparkError(Exception):
     """An error of Spark's, whose own text holds those of all its causes."""
 
-    def __init__(self, *chain: tuple[str, str | None]) -> None:
+    def __init__(self, *chain: tuple[str, str | None], said: str = "") -> None:
         self._origin: Thrown | None = None
         for kind, text in reversed(chain):
             self._origin = Thrown(kind, text, self._origin)
-        super().__init__("\nCaused by: ".join(f"{kind}: {text}" for kind, text in chain))
+        super().__init__(said or "\nCaused by: ".join(f"{kind}: {text}" for kind, text in chain))
 
 
 def in_worker(error: BaseException, *, simplified: bool = True) -> OfSparkError:
@@ -228,6 +228,18 @@ def test_what_the_broker_lost_is_known_by_its_type() -> None:
 def test_a_reason_is_no_whole_record() -> None:
     for text in ("x" * 10**6, f"Traceback\nRuntimeError: {'x' * 10**6}\n"):
         assert reason_of(ValueError(text)) == "x" * 2000 + "..."
+
+
+def test_a_reason_is_what_java_says_and_not_which_call_failed() -> None:
+    said = "An error occurred while calling o2016.getResult."
+    chain = (
+        ("org.apache.spark.SparkException", "Exception thrown in awaitResult: "),
+        ("x.Reads", "a \x1b[31mcolumn\nat y SQLSTATE: 1"),
+    )
+    error = OfSparkError(*chain, said=said)
+    assert reason_of(error) == reason_of(OfSparkError(*chain, ("x.Silent", None), said=said)) == r"a \x1b[31mcolumn"
+    assert reason_of(OfSparkError(("x.Long", "x" * 10**6), said=f"{said}\n: x")) == "x" * 2000 + "..."
+    assert reason_of(OfSparkError(("x.Silent", None), said=said)) == said
 
 
 def test_the_causes_of_an_error_without_end() -> None:

@@ -332,6 +332,8 @@ streams:
         ("kafka.SSL.engine.factory.class", "env:A"),
         ("kafka.metric.reporters", "${A}"),
         ("kafka.security.providers", "evil.Provider"),
+        ("kafka.sasl.kerberos.kinit.cmd", "/tmp/evil"),
+        ("kafka.SASL.Kerberos.Kinit.Cmd", "env:A"),
     ],
 )
 def test_a_flows_file_chooses_no_class(

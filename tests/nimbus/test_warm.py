@@ -10,7 +10,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,17 @@ def test_a_query_keeps_the_types_of_its_values(
 
 @pytest.mark.parametrize(
     "value",
-    [{"$date": "mine"}, {"$map": []}, {1: {"$": Decimal("1E+3")}}, [None, {"a": date(1, 1, 1)}, b""], {}, "$date", 1.5],
+    [
+        {"$date": "mine"},
+        {"$map": []},
+        {1: {"$": Decimal("1E+3")}},
+        [None, {"a": date(1, 1, 1)}, b""],
+        {},
+        "$date",
+        1.5,
+        {("a", (1, None)): [1]},
+        [timedelta(days=-1, microseconds=3), timedelta.max, time(1, 2, 3, 4)],
+    ],
 )
 def test_any_value_comes_back_from_the_wire(value: Any) -> None:
     assert from_wire(json.loads(json.dumps(to_wire(value)))) == value

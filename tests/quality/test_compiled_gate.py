@@ -107,6 +107,20 @@ def test_what_needs_a_cut(df: DataFrame, check: Check, cut: bool, observable: bo
         warn("column_mean_to_be_between", column="s", min_value=1),
         warn("column_values_to_be_of_type", column="s", type_="text"),
         warn("column_value_lengths_to_be_between", column="s", min_value=1.5),
+        warn("column_value_lengths_to_be_between", column="s", min_value=10**400),
+        warn("column_values_to_be_between", column="n", min_value=10**400),
+        drop("column_values_to_be_between", column="n", min_value=float("nan")),
+        warn("column_values_to_be_in_set", column="n", value_set=[2**70]),
+        warn("multicolumn_sum_to_equal", column_list=["n", "id"], sum_total="x"),
+        warn("column_pair_values_to_be_in_set", column_A="n", column_B="s", value_pairs_set=[(1,)]),
+        warn("column_pair_values_to_be_in_set", column_A="n", column_B="s", value_pairs_set=5),
+        warn("column_values_to_not_be_null", column="n", row_condition='col("s") > 5'),
+        warn("column_mean_to_be_between", column="n", min_value=1, row_condition='col("n") == "x"'),
+        warn(
+            "column_values_to_not_be_null",
+            column="n",
+            row_condition={"type": "comparison", "column": {"name": "n"}, "operator": "IN", "parameter": [1, "x"]},
+        ),
     ],
 )
 def test_what_would_break_a_batch_is_refused_before_the_first(df: DataFrame, check: Check) -> None:

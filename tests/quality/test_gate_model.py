@@ -57,6 +57,10 @@ def test_an_unknown_type_names_the_nearest() -> None:
         ({"column": "x", "mostly": 1.5}, "mostly must be"),
         ({"column": "x", "condition_parser": "pandas", "row_condition": "a"}, "does not work here"),
         ({"column": "x", "row_condition": 'col("k") ~ 1'}, "cannot read"),
+        ({"column": "x", "row_condition": {"conditions": 5}}, "cannot read"),
+        ({"column": "x", "row_condition": {"type": "and", "conditions": []}}, "cannot read"),
+        ({"column": "x", "row_condition": {"type": "nullity", "column": 5}}, "cannot read"),
+        ({"column": 5}, "column must be a text, not 5"),
         ({"column": "x", "row_condition": "java_method('java.lang.System', 'exit', 1) = 1"}, "not allowed"),
     ],
 )

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
 from pipelines.errors import SourceSchemaError
+from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop
-from pipelines.sources import CsvFiles, FileSource, JsonFiles, ParquetFiles
+from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.files import links_out
-from pipelines.sources.layouts import Header, as_text, has_other_fields, header_of
+from pipelines.sources.layouts import Header, as_text, has_more_values, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -83,6 +85,96 @@ def test_json_under_other_names_is_refused(spark: SparkSession, tmp_path: Path) 
     assert (flow.rows, flow.refused) == (held, refused)
     flow.runtime.backfill(flow.topology, ["d1"])
     assert (flow.rows, flow.refused) == (held, refused)
+
+
+@pytest.mark.slow
+def test_a_record_that_begins_like_a_mark_of_the_engine(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    texts, other = ["\0far", "\0farX", "\0fieldsX\0y", "\0textX", "\0timeX", "\0x"], r'{"\u0000":1}'
+    (folder / "a.json").write_text("\n".join(['{"k":"a","n":1,"day":"d1"}', *texts]))
+    (folder / "b.json").write_text("\n".join([*texts, other]))
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA))
+    flow.runtime.catch_up(flow.topology)
+    reason = "the record does not parse as the declared schema"
+    refused = sorted([("malformed", reason, text) for text in texts] * 2 + [("other_fields", "", other)])
+    assert (flow.rows, flow.refused) == ([("a", 1)], refused)
+    flow.runtime.replay_quarantine(flow.topology, Selection(reasons=("malformed",)))
+    assert (flow.rows, flow.refused) == ([("a", 1)], refused)
+
+
+FOLLOWED = (
+    '{"k":"x"}{"k":"b"}',
+    '{"k":"x"},{"k":"b"}',
+    '{"k":"x"} {',
+    '{"k":"x"}]',
+    '{"k":"x"}}',
+    '{"k":"x"}] {"k":"b"}',
+    '{"k":"x"},1] {"k":"b"}',
+    '{"k":"x","more":{"a":[{},{}]}} y }',
+)
+"""Lines of JSON whose first value is not all there is."""
+ALONE = ('{"k":"x"}', ' {"k":"x"} \t', '{"k":"x","more":[{"a":1},{"a":"}{"}]}', '{"more":{"a":{}},"k":"x"}')
+
+
+def test_what_follows_the_first_value(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    for line in FOLLOWED:
+        file.write_text(f'{{"k":\n{line}\n')
+        assert has_other_fields(str(file), ["k"]), line
+        file.write_text(f"\ufeff{line}")
+        assert has_more_values(str(file), {"multiLine": True}), line
+    file.write_text("\n".join(ALONE))
+    assert not has_other_fields(str(file), ["k"])
+    for text in (
+        '[{"k":"x"},\n{"k":"y"}]\n',
+        '{"k":\n"x"}',
+        '{"k":',
+        "",
+        '{"k":"' + "x" * 70_000 + '"}{}',
+        "{" * 9_000,
+    ):
+        file.write_text(text)
+        assert not has_more_values(str(file), {}), text[:20]
+    file.write_bytes('{"k":"x"}{}'.encode("utf-16-le"))
+    assert has_more_values(str(file), {"encoding": "UTF-16LE"})
+    file.write_text('{"k":"x"} // as of today')
+    assert not has_more_values(str(file), {"allowComments": True})
+
+
+@pytest.mark.slow
+def test_a_line_of_json_is_one_value(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [*FOLLOWED, *ALONE, "", "null", "[]", '[{"k":"x"},{"k":"y"}]']
+    frame = spark.createDataFrame([(line,) for line in lines], "v string")
+    for source in (JsonFiles(tmp_path, "k string"), Kafka("h:1", "t", "k string")):
+        parsed = source.parsed(F.col("v"))
+        assert parsed is not None
+        read = {row["v"]: row["r"] for row in frame.select("v", parsed.alias("r")).collect()}
+        good = [line for line, record in read.items() if record is not None and record["_corrupt"] is None]
+        assert good == list(ALONE), source
+    free = JsonFiles(tmp_path, "k string", allowUnquotedFieldNames=True, allowComments=True).parsed(F.col("v"))
+    assert free is not None
+    ((record,),) = spark.createDataFrame([("{k:'x', more:{}} // y",)], "v string").select(free).collect()
+    assert (record["k"], record["_corrupt"]) == ("x", None)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text("\n".join([*FOLLOWED, '{"k":"a","n":1,"day":"d1"}']))
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA))
+    flow.runtime.catch_up(flow.topology)
+    assert flow.rows == [("a", 1)]
+    assert [row for *_, row in flow.refused] == sorted(FOLLOWED)
+
+
+@pytest.mark.slow
+def test_a_file_that_is_read_whole_is_one_value(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('[{"k":"a","n":1,"day":"d1"},\n{"k":"b","n":2,"day":"d1"}]\n')
+    (folder / "b.json").write_text('{"k":"c","n":3,"day":"d1"}\n{"k":"d","n":4,"day":"d1"}\n')
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA, multiLine=True))
+    flow.runtime.catch_up(flow.topology)
+    assert flow.rows == [("a", 1), ("b", 2)]
+    assert [row for *_, row in flow.refused] == [f"{folder}/b.json: more than one JSON value, not read"]
 
 
 @pytest.mark.slow

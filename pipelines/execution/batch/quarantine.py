@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from pipelines.execution.batch.group_sources import said
 from pipelines.graph import nodes
 from pipelines.quality.compiled import FAILED
-from pipelines.sources.base import CORRUPT, FAR_TIME, FILE, ROW_JSON
+from pipelines.sources.base import CORRUPT, FAR_TIME, FILE, OWN_TEXT, ROW_JSON
 from pipelines.sources.events import WITHOUT_TIME
 from pipelines.sources.layouts import OTHER_FIELDS
 from pipelines.state.lake import Lake
@@ -150,7 +150,8 @@ def _after(mark: str) -> Column:
 def _text() -> Column:
     """Return a refused record's own text, without the engine's marks; null for what was read."""
     untimed = F.when(F.col(CORRUPT).startswith(WITHOUT_TIME), _after(WITHOUT_TIME))
-    return F.coalesce(untimed, _behind(OTHER_FIELDS), _behind(FAR_TIME), F.col(CORRUPT))
+    text = F.coalesce(untimed, _behind(OTHER_FIELDS), _behind(FAR_TIME), F.col(CORRUPT))
+    return F.when(text.startswith(OWN_TEXT), text.substr(F.lit(len(OWN_TEXT) + 1), F.length(text))).otherwise(text)
 
 
 def _behind(mark: str) -> Column:

@@ -65,12 +65,17 @@ def back_off(tries: int) -> float:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line of an error: for Python errors in a worker the user's own, for Spark's the first line."""
+    """Return one line of an error: for Python errors in a worker the user's own, for Spark's the first line.
+
+    For one of which py4j says only which call failed, it is the first line of what that comes from.
+    """
     text = str(error) or repr(error)
     for line in text.splitlines():
         of_worker = _OF_WORKER.match(line)
         if of_worker:
             return shortened(line[of_worker.end() :].strip())
+    if text.startswith("An error occurred while calling "):
+        text = next((cause.text for cause in reversed(causes(error)) if cause.text.strip()), text)
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", shortened(text.strip().splitlines()[0]))
 
 

@@ -21,7 +21,7 @@ from pipelines.execution.batch.quarantine import MALFORMED, POISON
 from pipelines.execution.replays.selection import NUMBER, Lot, ReplayError, instead
 from pipelines.graph import nodes
 from pipelines.planner.step import REPLAYED
-from pipelines.sources.base import CORRUPT, FILE, ROW_JSON
+from pipelines.sources.base import CORRUPT, FILE, ROW_JSON, unmarked
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import SLICE_COLUMN
 
@@ -73,7 +73,7 @@ def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema
         return frame.select(*_fields(_VALUE, schema), nothing, *kept, (~written).alias(UNREADABLE))
     frame = frame.withColumn("_written", written).withColumn(_RECORD, F.when(~F.col("_written"), record))
     bad = F.when(F.col(_RECORD).isNull(), F.col("row")).otherwise(F.col(f"{_RECORD}.{CORRUPT}"))
-    frame = frame.withColumn(CORRUPT, F.when(~F.col("_written"), bad))
+    frame = frame.withColumn(CORRUPT, F.when(~F.col("_written"), unmarked(bad)))
     fields = [
         F.when(F.col("_written"), value).otherwise(parsed).alias(name)
         for name, value, parsed in zip(

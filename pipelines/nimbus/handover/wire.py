@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,8 +11,10 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "$decimal": Decimal,
     "$datetime": datetime.fromisoformat,
     "$date": date.fromisoformat,
+    "$time": time.fromisoformat,
+    "$microseconds": lambda count: timedelta(microseconds=count),
     "$bytes": bytes.fromhex,
-    "$map": lambda pairs: {from_wire(key): from_wire(value) for key, value in pairs},
+    "$map": lambda pairs: {_as_key(from_wire(key)): from_wire(value) for key, value in pairs},
 }
 
 
@@ -28,11 +30,15 @@ def to_wire(value: Any) -> Any:
         return {"$decimal": str(value)}
     if isinstance(value, date):
         return {"$datetime" if isinstance(value, datetime) else "$date": value.isoformat()}
+    if isinstance(value, time):
+        return {"$time": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {"$microseconds": value // timedelta(microseconds=1)}
     return {"$bytes": value.hex()} if isinstance(value, bytes | bytearray) else value
 
 
 def from_wire(value: Any) -> Any:
-    """Return the value that `to_wire` was given; a tuple comes as a list."""
+    """Return the value that `to_wire` was given; a tuple comes as a list, but in the key of a map."""
     if isinstance(value, list):
         return [from_wire(item) for item in value]
     if not isinstance(value, dict):
@@ -41,3 +47,7 @@ def from_wire(value: Any) -> Any:
         if name in value:
             return read(value[name])
     return {key: from_wire(item) for key, item in value.items()}
+
+
+def _as_key(value: Any) -> Any:
+    return tuple(_as_key(part) for part in value) if isinstance(value, list) else value
