@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import reduce
@@ -202,12 +203,14 @@ class StoredSource(Source):
 def local_path(path: str | Place) -> str:
     """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
 
+    Spark's addresses of what lies there begin with it: as these, it has no `..`, and links in it stay.
+
     Raises:
         RemoteLocationError
     """
     text = str(path)
     local_folder(text, "what a source reads")
-    return text if not text or ":" in text.split("/")[0] else str(Path(text).absolute())
+    return text if not text or ":" in text.split("/")[0] else os.path.normpath(Path(text).absolute())
 
 
 def stored_path(path: str | Place) -> str:

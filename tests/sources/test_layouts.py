@@ -170,6 +170,15 @@ def test_the_beginning_of_a_hostile_file_stops_nothing(tmp_path: Path) -> None:
         assert not has_other_fields(str(deep), ["k"])
 
 
+def test_the_way_up_in_a_path_is_gone(tmp_path: Path) -> None:
+    """Spark's addresses of files have no `..`: a path that kept it would be the beginning of none of them."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "in")
+    for path in (f"{tmp_path}/flows/../in", f"{tmp_path}/in/.", f"{tmp_path}/in/sub/../"):
+        assert CsvFiles(path, SCHEMA).path == str(tmp_path / "in")
+    assert CsvFiles(tmp_path / "alias", SCHEMA).path == str(tmp_path / "alias")
+
+
 def test_a_parquet_file_with_a_bad_footer_is_one_sentence(tmp_path: Path) -> None:
     for number, content in enumerate(
         (b"", b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x20\0\0\0PAR1")
