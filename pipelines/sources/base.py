@@ -130,7 +130,11 @@ class Source(ABC):
         raise NotSliceableError(repr(self), "a bounded read")
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """Return the rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys)."""
+        """Return the rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys).
+
+        Args:
+            files: what this source took, and no other of its query.
+        """
         return frame
 
     @abstractmethod

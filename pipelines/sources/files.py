@@ -137,11 +137,8 @@ class FileSource(StoredSource):
 
         Spark's stream then reads the batch's other files twice.
         """
-        folder = (file_key(self.path) if self.path.startswith("file:") else self.path).rstrip("/") + "/"
-        # Beside other sources a batch has files of theirs, too.
-        own = sorted(file for file in files if file.startswith(folder))
-        layouts = self._all_layouts(own)
-        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in own):
+        layouts = self._all_layouts(sorted(files))
+        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in files):
             return frame
         return self._by_layout(frame.sparkSession, layouts)
 
