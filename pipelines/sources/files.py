@@ -21,6 +21,7 @@ from pipelines.sources.layouts import (
     header_of,
     named_otherwise,
     refused_lines,
+    without_first,
 )
 from pipelines.sources.offsets import files_of_batches, log_offset
 from pipelines.sources.reader_options import check_options
@@ -272,7 +273,7 @@ class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
     The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
-    declared field go to quarantine. Without a header columns go by position.
+    declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position.
     """
 
     format = "csv"
@@ -315,9 +316,11 @@ class CsvFiles(FileSource):
         if not layout.lacks(self.fields):
             schema = f"{layout.schema(self._columns)}, {CORRUPT} string"
             return self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
-        lines = spark.read.format("text").load(paths).where(F.col("value") != layout.line)
+        lines = spark.read.format("text").load(paths).select("value", F.col("_metadata.file_path").alias(FILE))
+        if layout.names_any(self.fields):
+            lines = without_first(lines, layout.line)
         *fields, corrupt = refused_lines(layout, self._columns)
-        return lines.select(*fields, corrupt.alias(CORRUPT), F.col("_metadata.file_path").alias(FILE))
+        return lines.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 
 class ParquetFiles(FileSource):

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pipelines.places.location import Location, Place
-from pipelines.sources.base import place_of
+from pipelines.sources.base import FILE, place_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 OTHER_FIELDS = "\x00fields"
 """What `_corrupt` begins with in a line whose fields are others than the schema's: then the fields seen, `\\x00`, the line."""
@@ -52,6 +52,10 @@ class Header:
         """Return the declared fields that it does not name, or names twice."""
         there = [name.lower() for name in self.names]
         return [field for field in fields if there.count(field.lower()) != 1]
+
+    def names_any(self, fields: Sequence[str]) -> bool:
+        """Return whether it is a header at all, and no line like others."""
+        return not {name.lower() for name in self.names}.isdisjoint(field.lower() for field in fields)
 
     def is_as_declared(self, fields: Sequence[str]) -> bool:
         """Return whether reading by position is reading by name."""
@@ -180,6 +184,15 @@ def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Col
 
     seen = F.lit(f"{OTHER_FIELDS}{', '.join(header.names)[:_SHOWN]}\x00")
     return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, F.col("value"))]
+
+
+def without_first(lines: DataFrame, line: str) -> DataFrame:
+    """Return a text frame (`value`, `_file`) without one line of each file: of those that are like it, all but one stay."""
+    from pyspark.sql import functions as F
+
+    like = lines.where(F.col("value") == line).groupBy("value", FILE).count()
+    more = F.explode(F.array_repeat("value", F.col("count").cast("int") - 1)).alias("value")
+    return lines.where(F.col("value") != line).unionByName(like.select(more, FILE))
 
 
 def named_otherwise(text: Column, fields: Sequence[str]) -> Column:

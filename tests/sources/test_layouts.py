@@ -16,7 +16,7 @@ from pipelines.errors import SourceSchemaError
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, ParquetFiles
 from pipelines.sources.files import links_out
-from pipelines.sources.layouts import Header, as_text, has_other_fields, header_of
+from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -259,3 +259,18 @@ def test_what_a_link_out_of_a_folder_is(tmp_path: Path) -> None:
     for root in (folder, tmp_path / "alias"):
         files = [str(root / name) for name in ("real", "out", "etc", "within", "gone")]
         assert links_out(str(root), files) == [str(root / "out"), str(root / "etc")]
+
+
+def read(spark: SparkSession, source: FileSource) -> list[tuple[Any, ...]]:
+    """Return a source's rows: the fields of a good one, of a bad one the engine's mark and the text."""
+    rows = [tuple(row)[:-1] for row in source.bounded(spark)[0].collect()]
+    bad = [(row[-1].startswith(OTHER_FIELDS), row[-1].rpartition("\0")[2]) for row in rows if row[-1] is not None]
+    return [*sorted(row[:-1] for row in rows if row[-1] is None), *sorted(bad)]
+
+
+def test_only_a_header_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """A file without one has lines alone, and a line that is like the header is one, too."""
+    (tmp_path / "b.csv").write_text("c,3,d1\nc,3,d1\nd,4,d1\n")
+    (tmp_path / "c.csv").write_text("k,amount,day\nq,9,d1\nk,amount,day\n")
+    lines = ["c,3,d1", "c,3,d1", "d,4,d1", "k,amount,day", "q,9,d1"]
+    assert read(spark, CsvFiles(tmp_path, SCHEMA)) == [(True, line) for line in lines]
