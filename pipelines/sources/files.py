@@ -15,6 +15,7 @@ from pipelines.graph.fields import checked_name
 from pipelines.places.location import Location, Place, path_below
 from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
 from pipelines.sources.layouts import (
+    NOT_READ,
     as_text,
     first_objects,
     has_other_fields,
@@ -67,7 +68,7 @@ def unordinary(files: Iterable[str]) -> list[str]:
 class FileSource(StoredSource):
     """A folder of immutable files; a batch is the next files by modification time.
 
-    A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one malformed record.
+    A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one record, `not_read`.
 
     Args:
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
@@ -164,11 +165,12 @@ class FileSource(StoredSource):
         return unread | dict.fromkeys(links_out(folder, files), "a link out of the folder, not followed")
 
     def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
-        """Return a malformed record for each file that is not read."""
+        """Return a refused record for each file that is not read."""
         from pyspark.sql import functions as F
 
-        reasons = self._unread(files)
-        said = [(f"{file}: {reasons.get(file, 'not read')}", file_address(Path(file).as_uri())) for file in files]
+        # Unless a file has become another one meanwhile, each has its reason.
+        reasons = {**dict.fromkeys(files, "not read"), **self._unread(files)}
+        said = [(f"{NOT_READ}{why}\0{file}: {why}", file_address(Path(file).as_uri())) for file, why in reasons.items()]
         refused = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
         return refused.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
 

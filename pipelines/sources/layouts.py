@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 OTHER_FIELDS = "\x00fields"
 """What `_corrupt` begins with in a line whose fields are others than the schema's: then the fields seen, `\\x00`, the line."""
+NOT_READ = "\x00unread"
+"""What `_corrupt` begins with in the record for a file that is not read: then why, `\\x00`, the file and why."""
 _LOOKED_AT = 64 * 1024
 _SHOWN = 200
 _LONGEST_HEADER = 1 << 20

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import SourceSchemaError
+from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, ParquetFiles
 from pipelines.sources.files import links_out
@@ -225,7 +226,7 @@ def test_a_pipe_is_one_refused_record(spark: SparkSession, tmp_path: Path) -> No
     flow.runtime.catch_up(flow.topology)
     assert flow.rows == [("b", 1)]
     ((rule, _, row),) = flow.refused
-    assert (rule, "a.json: no ordinary file" in row) == ("malformed", True)
+    assert (rule, "a.json: no ordinary file" in row) == ("not_read", True)
 
 
 @pytest.mark.slow
@@ -241,7 +242,7 @@ def test_links_out_of_the_folder_are_not_followed(spark: SparkSession, tmp_path:
     flow.runtime.catch_up(flow.topology)
     assert flow.rows == [("b", 1)]
     ((rule, _, row),) = flow.refused
-    assert (rule, "a.csv: a link out of the folder" in row) == ("malformed", True)
+    assert (rule, "a.csv: a link out of the folder" in row) == ("not_read", True)
     flow.runtime.backfill(flow.topology, ["d1"])
     assert flow.rows == [("b", 1)]
 
@@ -274,3 +275,19 @@ def test_only_a_header_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("k,amount,day\nq,9,d1\nk,amount,day\n")
     lines = ["c,3,d1", "c,3,d1", "d,4,d1", "k,amount,day", "q,9,d1"]
     assert read(spark, CsvFiles(tmp_path, SCHEMA)) == [(True, line) for line in lines]
+
+
+@pytest.mark.slow
+def test_a_replay_leaves_what_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A line of a file in another order, and the engine's words about a pipe."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("day,k,n\nd1,a,1\nabc,x,many\n")
+    os.mkfifo(folder / "b.csv")
+    flow = Kept(spark, tmp_path, CsvFiles(folder, "k string, n string, day string"))
+    flow.runtime.catch_up(flow.topology)
+    refused = flow.refused
+    assert [rule for rule, _, _ in refused] == ["not_read"]
+    (lot,) = flow.runtime.replay_quarantine(flow.topology, Selection()).lots
+    assert (lot.landed, lot.left) == (0, 1)
+    assert (flow.rows, flow.refused) == ([("a", "1"), ("x", "many")], refused)
