@@ -311,13 +311,15 @@ class CsvFiles(FileSource):
         return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """By the names of the header; without all declared ones among them, each line as it is, as malformed."""
+        """By the names of the header; without all declared ones among them, each line as it is, as refused."""
         from pyspark.sql import functions as F
 
         paths = [literal_path(file) for file in files]
         if not layout.lacks(self.fields):
             schema = f"{layout.schema(self._columns)}, {CORRUPT} string"
-            return self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
+            rows = self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
+            # A malformed line says so, too: by the declared order a replay would read other fields.
+            return rows.withColumn(CORRUPT, F.concat(layout.mark, CORRUPT))
         lines = spark.read.format("text").load(paths).select("value", F.col("_metadata.file_path").alias(FILE))
         if layout.names_any(self.fields):
             lines = without_first(lines, layout.line)

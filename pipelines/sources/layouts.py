@@ -50,6 +50,13 @@ class Header:
     names: tuple[str, ...]
     line: str
 
+    @property
+    def mark(self) -> Column:
+        """Return what `_corrupt` begins with in lines that have these fields."""
+        from pyspark.sql import functions as F
+
+        return F.lit(f"{OTHER_FIELDS}{', '.join(self.names)[:_SHOWN]}\x00")
+
     def lacks(self, fields: Sequence[str]) -> list[str]:
         """Return the declared fields that it does not name, or names twice."""
         there = [name.lower() for name in self.names]
@@ -184,8 +191,8 @@ def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Col
     """Return the columns of a source's frame for a text frame whose lines cannot be read by name."""
     from pyspark.sql import functions as F
 
-    seen = F.lit(f"{OTHER_FIELDS}{', '.join(header.names)[:_SHOWN]}\x00")
-    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, F.col("value"))]
+    corrupt = F.concat(header.mark, F.col("value"))
+    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), corrupt]
 
 
 def without_first(lines: DataFrame, line: str) -> DataFrame:
