@@ -115,6 +115,11 @@ class FileSource(StoredSource):
                     f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
                     hint="rename the file",
                 )
+            if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
+                raise SourceError(
+                    f'source "{name}": Spark does not see a file whose name is not UTF-8: {str(file)!r}',
+                    hint="rename the file",
+                )
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
         first = next((file for file in files if str(file) not in outside), None)
         if first is not None:

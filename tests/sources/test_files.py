@@ -203,6 +203,14 @@ def test_a_colon_in_a_name_is_refused(spark: SparkSession, tmp_path: Path) -> No
     assert caught.value.hint == "rename the file"
 
 
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """Spark's listing leaves the file out."""
+    lay_out(tmp_path / "in", put_json, ["a.json", os.fsdecode(b"\xff.json")])
+    with pytest.raises(SourceError, match=r"not UTF-8: .*\\udcff\.json'") as caught:
+        JsonFiles(tmp_path / "in", SCHEMA).check("s", None)  # type: ignore[arg-type]
+    assert caught.value.hint == "rename the file"
+
+
 def test_no_folder(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         JsonFiles(tmp_path / "in", SCHEMA).check("s", spark)
