@@ -181,16 +181,25 @@ class FileSource(StoredSource):
 
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
         """Each file as it is laid out, in an order that a replay repeats."""
+        # What lies beside folders `key=value`, or beneath others, Spark leaves out of a read that has their columns.
+        alike: dict[Any, list[str]] = {}
+        for layout, files in layouts.items():
+            for file in files:
+                alike.setdefault((layout, self._of_folders(file)), []).append(file)
         parts = [
             self._with_file(self._read(spark, files))
             if layout is None
             else self._refused(spark, files)
             if layout is _UNREAD
             else self._laid_out(spark, layout, files)
-            for layout, files in sorted(layouts.items(), key=lambda item: min(item[1], default=""))
-            if files
+            for (layout, _), files in sorted(alike.items(), key=lambda item: min(item[1]))
         ]
         return reduce(lambda part, other: part.unionByName(other), parts)
+
+    def _of_folders(self, file: str) -> tuple[str, ...]:
+        """Return the columns whose values a file has from the folders `key=value` that it lies in."""
+        folders = file.removeprefix(self.path).split("/")[:-1]
+        return tuple(folder.partition("=")[0] for folder in folders if "=" in folder)
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return the rows of files of one layout; for the formats that tell any apart."""
@@ -198,7 +207,7 @@ class FileSource(StoredSource):
 
     def _read(self, spark: SparkSession, paths: list[str]) -> DataFrame:
         reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())
-        return reader.load([literal_path(path) for path in paths])
+        return reader.option("basePath", self.path).load([literal_path(path) for path in paths])
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         start, end = log_offset(checkpoint, first - 1, index) + 1, log_offset(checkpoint, last, index)
@@ -257,13 +266,16 @@ class JsonFiles(FileSource):
         """Line by line, so that each is seen as it is."""
         from pyspark.sql import functions as F
 
-        lines = spark.read.format("text").load([literal_path(file) for file in files]).where(F.trim("value") != "")
+        given = {name: kind for name, kind in self._columns if name in self._of_folders(files[0])}
+        schema = ", ".join(["value string", *(f"`{name}` {kind}" for name, kind in given.items())])
+        reader = spark.read.schema(schema).format("text").option("basePath", self.path)
+        lines = reader.load([literal_path(file) for file in files]).where(F.trim("value") != "")
         record = self.parsed(F.col("value"))
         assert record is not None
-        frame = lines.select("value", "_metadata.file_path", record.alias("_record"))
+        frame = lines.select("value", *(f"`{name}`" for name in given), "_metadata.file_path", record.alias("_record"))
         torn = F.when(F.col("_record").isNull(), F.col("value"))
         corrupt = F.coalesce(F.col(f"_record.{CORRUPT}"), torn, named_otherwise(F.col("value"), self.fields))
-        fields = (F.col(f"_record.`{field}`").alias(field) for field in self.fields)
+        fields = (F.col(f"`{name}`" if name in given else f"_record.`{name}`").alias(name) for name in self.fields)
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 
     def check_file(self, name: str, file: Place) -> None:

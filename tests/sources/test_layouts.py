@@ -299,3 +299,14 @@ def test_a_malformed_line_of_another_order_says_so(spark: SparkSession, tmp_path
     (tmp_path / "b.csv").write_text("n,k\nabc,5\n6,good\n")
     rows = read(spark, CsvFiles(tmp_path, "k string, n bigint"))
     assert rows == [("a", 1), ("good", 6), (False, "b,many"), (True, "abc,5")]
+
+
+def test_folders_give_their_value_to_every_file(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where a file of the batch is read apart."""
+    folder = tmp_path / "day=01"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"k":"a","n":1}\n')
+    (folder / "b.json").write_text('{"key":"x"}\n{"k":"b","n":2}\n')
+    (folder / "c[1].json").write_text('{"k":"c","n":3}\n')
+    rows = [("a", 1, "01"), ("b", 2, "01"), ("c", 3, "01"), (True, '{"key":"x"}')]
+    assert read(spark, JsonFiles(tmp_path, SCHEMA)) == rows
