@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import reduce
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import Location, Place, path_below
-from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
+from pipelines.sources.base import CORRUPT, FILE, ROW_JSON, StoredSource, file_address, file_key, place_of
 from pipelines.sources.layouts import (
     NOT_READ,
+    Header,
     as_text,
     first_objects,
     has_other_fields,
     header_of,
     named_otherwise,
+    parquet_columns,
     refused_lines,
     without_first,
 )
@@ -345,23 +347,52 @@ class CsvFiles(FileSource):
 
 
 class ParquetFiles(FileSource):
-    """A folder of Parquet files. Their columns must be those of the schema; a file that is torn fails its batch."""
+    """A folder of Parquet files, with all columns of the schema, in any order and among others.
+
+    The rows of a file that lacks one go to quarantine; a file that is torn fails its batch.
+    """
 
     format = "parquet"
     text = False
 
     def check_file(self, name: str, file: Place) -> None:
+        """Check that it has all declared columns."""
         import pyarrow.lib
-        import pyarrow.parquet as pq
 
         try:
-            seen = pq.read_schema(BytesIO(file.read_bytes()) if isinstance(file, Location) else file)
+            seen = parquet_columns(file)
         except (pyarrow.lib.ArrowException, OSError) as error:
             said = str(error).splitlines()[0]
             raise SourceSchemaError(name, str(file), f"not a Parquet file ({said})", self.fields, ()) from None
-        missing = [f for f in self.fields if f.lower() not in {n.lower() for n in seen.names}]
+        missing = self._missing(seen, str(file))
         if missing:
-            raise SourceSchemaError(name, str(file), f"it lacks {', '.join(missing)}", self.fields, tuple(seen.names))
+            raise SourceSchemaError(name, str(file), f"it lacks {', '.join(missing)}", self.fields, tuple(seen))
+
+    def _missing(self, seen: Iterable[str], file: str) -> list[str]:
+        there = {name.lower() for name in (*seen, *self._of_folders(file))}
+        return [field for field in self.fields if field.lower() not in there]
+
+    def layouts(self, files: list[str]) -> dict[Any, list[str]]:
+        import pyarrow.lib
+
+        by_layout: dict[Any, list[str]] = {}
+        for file in files:
+            layout = None
+            # Of what cannot be read here Spark says what is wrong.
+            with suppress(pyarrow.lib.ArrowException, OSError):
+                seen = parquet_columns(place_of(file))
+                layout = tuple(seen.items()) if self._missing(seen, file) else None
+            by_layout.setdefault(layout, []).append(file)
+        return by_layout
+
+    def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
+        """Each row as JSON, as refused: as null no state could tell it from a null that was written."""
+        from pyspark.sql import functions as F
+
+        rows = spark.read.format("parquet").options(**self._options()).load([literal_path(file) for file in files])
+        texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), F.col("_metadata.file_path").alias(FILE))
+        *fields, corrupt = refused_lines(Header(tuple(name for name, _ in layout), ""), self._columns)
+        return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 
 class TextFiles(FileSource):

@@ -1,7 +1,9 @@
-"""The layout of a file that does not follow the schema: a CSV header in another order, JSON under other names.
+"""The layout of a file that does not follow the schema: a CSV header in another order, JSON under other names, Parquet that lacks
+a column.
 
-The driver looks at the beginning of each new file. Where all is as declared, which is nearly always, Spark's own reading of
-the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is refused line by line.
+The driver looks at the beginning of each new file, of Parquet at its end. Where all is as declared, which is nearly always,
+Spark's own reading of the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is
+refused line by line.
 """
 
 from __future__ import annotations
@@ -185,6 +187,25 @@ def _opened(file: str, encoding: str) -> IO[str]:
 def _beginning(file: Location) -> bytes:
     """Return as much of a file of a store as is looked at."""
     return file.beginning(_LONGEST_HEADER)
+
+
+def parquet_columns(file: Place) -> dict[str, str]:
+    """Read the names of a Parquet file's columns and their types; of a store's file its end.
+
+    Raises:
+        ArrowException, OSError
+    """
+    import pyarrow.parquet as pq
+
+    end: Path | BytesIO
+    if isinstance(file, Location):
+        size = file.stat().st_size
+        tail = file.store.part(file.key, max(0, size - _LOOKED_AT), _LOOKED_AT)
+        footer = int.from_bytes(tail[-8:-4], "little") + 8
+        end = BytesIO(tail if footer <= len(tail) else file.store.part(file.key, max(0, size - footer), footer))
+    else:
+        end = file
+    return {column.name: str(column.type) for column in pq.read_schema(end)}
 
 
 def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -310,3 +312,10 @@ def test_folders_give_their_value_to_every_file(spark: SparkSession, tmp_path: P
     (folder / "c[1].json").write_text('{"k":"c","n":3}\n')
     rows = [("a", 1, "01"), ("b", 2, "01"), ("c", 3, "01"), (True, '{"key":"x"}')]
     assert read(spark, JsonFiles(tmp_path, SCHEMA)) == rows
+
+
+def test_rows_of_a_parquet_file_that_lacks_a_field_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"DAY": ["d1"], "k": ["a"], "n": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"k": ["b", "c"], "amount": [2, None], "day": ["d1", "d1"]}), tmp_path / "b.parquet")
+    refused = ['{"k":"b","amount":2,"day":"d1"}', '{"k":"c","amount":null,"day":"d1"}']
+    assert read(spark, ParquetFiles(tmp_path, SCHEMA)) == [("a", 1, "d1"), *((True, row) for row in refused)]
