@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,14 @@ def _is_read(below: Path | None) -> bool:
     if below is None or below.name[0] in "._":
         return False
     return all("=" in part and part[0] != "." for part in below.parts[:-1])
+
+
+def fits(name: str, glob: str) -> bool:
+    """Return whether a file's name fits a pattern of Hadoop's: that of `fnmatch`, and `{a,b}`."""
+    choice = re.search(r"\{([^{}]*)\}", glob)
+    if choice is None:
+        return fnmatchcase(name, glob)
+    return any(fits(name, glob[: choice.start()] + one + glob[choice.end() :]) for one in choice[1].split(","))
 
 
 def links_out(folder: str, files: Iterable[str]) -> list[str]:
@@ -110,7 +119,8 @@ class FileSource(StoredSource):
             raise MissingPathError(name, self.path)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
-        files = sorted((p for p in there if _is_read(path_below(p, folder))), key=str)
+        glob = next((value for option, value in self.options.items() if option.lower() == "pathglobfilter"), "*")
+        files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, str(glob))), key=str)
         for file in files:
             if ":" in file.name:
                 raise SourceError(

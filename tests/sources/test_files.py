@@ -211,6 +211,15 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     assert caught.value.hint == "rename the file"
 
 
+def test_files_that_a_filter_leaves_out_are_not_looked_at(tmp_path: Path) -> None:
+    lay_out(tmp_path, put_json, ["a.json", "b:c.json"])
+    put_csv(tmp_path / "d.csv", [("d", 1)])
+    for glob in ("*.csv", "[c-e].{txt,csv}", "{d,e}.{txt,c{s,}v}"):
+        CsvFiles(tmp_path, SCHEMA, pathGlobFilter=glob).check("s", None)  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match="colon"):
+        CsvFiles(tmp_path, SCHEMA, pathglobfilter="*.{csv,json}").check("s", None)  # type: ignore[arg-type]
+
+
 def test_no_folder(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         JsonFiles(tmp_path / "in", SCHEMA).check("s", spark)
