@@ -204,16 +204,18 @@ class StoredSource(Source):
         return {name: most for name, most in limits.items() if most}
 
 
-def local_path(path: str | Place) -> str:
+def local_path(path: str | Path) -> str:
     """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
 
     Spark's addresses of what lies there begin with it: as these, it has no `..`, and links in it stay.
 
+    Args:
+        path: it, or its `file:` URL.
+
     Raises:
         RemoteLocationError
     """
-    text = str(path)
-    local_folder(text, "what a source reads")
+    text = str(path) and str(local_folder(path, "what a source reads"))
     return text if not text or ":" in text.split("/")[0] else os.path.normpath(Path(text).absolute())
 
 

@@ -175,11 +175,10 @@ class FileSource(StoredSource):
 
     def _unread(self, files: list[str]) -> dict[str, str]:
         """Return the files that are not read, and why."""
-        folder = file_key(self.path) if self.path.startswith("file:") else self.path
-        if ":" in folder.split("/")[0]:
+        if isinstance(place_of(self.path), Location):
             return {}
         unread = dict.fromkeys(unordinary(files), "no ordinary file, not read")
-        return unread | dict.fromkeys(links_out(folder, files), "a link out of the folder, not followed")
+        return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
     def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
         """Return a refused record for each file that is not read."""

@@ -220,6 +220,15 @@ def test_files_that_a_filter_leaves_out_are_not_looked_at(tmp_path: Path) -> Non
         CsvFiles(tmp_path, SCHEMA, pathglobfilter="*.{csv,json}").check("s", None)  # type: ignore[arg-type]
 
 
+def test_a_url_of_a_folder_is_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    lay_out(folder, put_json, ["a.json"])
+    for url in (f"file://{tmp_path}/a%20b", f"file:{tmp_path}/c/../a%20b/"):
+        source = JsonFiles(url, SCHEMA)
+        source.check("s", None)  # type: ignore[arg-type]
+        assert source.path == str(folder)
+
+
 def test_no_folder(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         JsonFiles(tmp_path / "in", SCHEMA).check("s", spark)
