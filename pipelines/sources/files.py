@@ -348,7 +348,9 @@ class CsvFiles(FileSource):
             rows = self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
             # A malformed line says so, too: by the declared order a replay would read other fields.
             return rows.withColumn(CORRUPT, F.concat(layout.mark, CORRUPT))
-        lines = spark.read.format("text").load(paths).select("value", F.col("_metadata.file_path").alias(FILE))
+        ends = {name: value for name, value in self.options.items() if name.lower() == "linesep"}
+        text = spark.read.format("text").options(**ends).load(paths)
+        lines = text.select("value", F.col("_metadata.file_path").alias(FILE))
         if layout.names_any(self.fields):
             lines = without_first(lines, layout.line)
         *fields, corrupt = refused_lines(layout, self._columns)

@@ -88,18 +88,27 @@ def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
     comment = str(given.get("comment") or "")
     try:
         with _opened(file, _encoding(given)) as lines:
-            # By so many characters at the most: a file may have no end of a line at all.
-            left = _LONGEST_HEADER
-            while left > 0:
-                line = lines.readline(left).removeprefix("\ufeff")
-                if not line:
-                    return None
-                left -= len(line)
+            for line in _first_lines(lines, str(given.get("linesep") or "")):
                 if line.strip() and not (comment and line.startswith(comment)):
                     return Header(_names(line, given), line.rstrip("\r\n"))
+            return Header((), "") if lines.read(1) else None
     except (*_UNREADABLE, LookupError):
         return None
-    return Header((), "")
+
+
+def _first_lines(file: IO[str], sep: str) -> Iterator[str]:
+    """Yield a file's lines: so many characters at the most, for it may have no end of a line at all.
+
+    Args:
+        sep: what ends a line; empty: what ends it in text files.
+    """
+    left = _LONGEST_HEADER
+    if sep not in ("", "\n", "\r", "\r\n"):  # those are one to Python
+        yield from file.read(left).removeprefix("\ufeff").split(sep)
+        return
+    while left > 0 and (line := file.readline(left).removeprefix("\ufeff")):
+        yield line
+        left -= len(line)
 
 
 def _encoding(given: Mapping[str, Any]) -> str:

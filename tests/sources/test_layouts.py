@@ -319,3 +319,21 @@ def test_rows_of_a_parquet_file_that_lacks_a_field_are_refused(spark: SparkSessi
     pq.write_table(pa.table({"k": ["b", "c"], "amount": [2, None], "day": ["d1", "d1"]}), tmp_path / "b.parquet")
     refused = ['{"k":"b","amount":2,"day":"d1"}', '{"k":"c","amount":null,"day":"d1"}']
     assert read(spark, ParquetFiles(tmp_path, SCHEMA)) == [("a", 1, "d1"), *((True, row) for row in refused)]
+
+
+def test_lines_that_end_otherwise(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("k,n|a,1|b,2")
+    (tmp_path / "b.csv").write_text("n,k|3,c|")
+    (tmp_path / "c.csv").write_text("k,m|4,d")
+    rows = read(spark, CsvFiles(tmp_path, "k string, n bigint", lineSep="|"))
+    assert rows == [("a", 1), ("b", 2), ("c", 3), (True, "4,d")]
+
+
+def test_headers_of_lines_that_end_otherwise(tmp_path: Path) -> None:
+    for sep in ("|", "||", "\x1e", "\n", "\r\n", "\r"):
+        (tmp_path / "d.csv").write_bytes(f"\ufeff#x{sep}{sep}k,n{sep}4,d".encode())
+        assert header_of(str(tmp_path / "d.csv"), {"lineSep": sep, "comment": "#"}) == Header(("k", "n"), "k,n")
+    (tmp_path / "d.csv").write_text("|" * 3_000_000)
+    assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) == Header((), "")
+    (tmp_path / "d.csv").write_text("||")
+    assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) is None
