@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import reduce
@@ -129,7 +130,11 @@ class Source(ABC):
         raise NotSliceableError(repr(self), "a bounded read")
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """Return the rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys)."""
+        """Return the rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys).
+
+        Args:
+            files: what this source took, and no other of its query.
+        """
         return frame
 
     @abstractmethod
@@ -202,13 +207,15 @@ class StoredSource(Source):
 def stored_path(path: str | Place) -> str:
     """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
 
+    Spark's addresses of what lies there begin with it: as these, it has no `..`, and links in it stay.
+
     Raises:
         RemoteLocationError, LocationError
     """
     place = any_folder(path, "what a source reads")
     if isinstance(place, Location):
         return str(place)
-    return str(place.absolute()) if str(path) else ""
+    return os.path.normpath(place.absolute()) if str(path) else ""
 
 
 def place_of(file: str) -> Place:

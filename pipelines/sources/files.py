@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import reduce
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,15 +15,29 @@ from urllib.parse import quote
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import S3, Location, Place, path_below
-from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, one_value, place_of, unmarked
+from pipelines.sources.base import (
+    CORRUPT,
+    FILE,
+    ROW_JSON,
+    StoredSource,
+    file_address,
+    file_key,
+    one_value,
+    place_of,
+    unmarked,
+)
 from pipelines.sources.layouts import (
+    NOT_READ,
+    Header,
     as_text,
     first_objects,
     has_more_values,
     has_other_fields,
     header_of,
     named_otherwise,
+    parquet_columns,
     refused_lines,
+    without_first,
 )
 from pipelines.sources.offsets import files_of_batches, log_offset
 from pipelines.sources.reader_options import check_options
@@ -54,6 +69,14 @@ def _is_read(below: Path | None) -> bool:
     return all("=" in part and part[0] != "." for part in below.parts[:-1])
 
 
+def fits(name: str, glob: str) -> bool:
+    """Return whether a file's name fits a pattern of Hadoop's: that of `fnmatch`, and `{a,b}`."""
+    choice = re.search(r"\{([^{}]*)\}", glob)
+    if choice is None:
+        return fnmatchcase(name, glob)
+    return any(fits(name, glob[: choice.start()] + one + glob[choice.end() :]) for one in choice[1].split(","))
+
+
 def links_out(folder: str, files: Iterable[str]) -> list[str]:
     """Return the files that lie elsewhere: who may put files into a folder could have any file read that the flow may read."""
     base = os.path.realpath(folder).rstrip("/") + "/"
@@ -79,7 +102,7 @@ def _address(file: str) -> str:
 class FileSource(StoredSource):
     """A folder of immutable files; a batch is the next files by modification time.
 
-    A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one malformed record. So
+    A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one record, `not_read`. So
     does an object of a bucket with a control character in its name; where one is there at the start, the start is refused.
 
     Args:
@@ -120,11 +143,17 @@ class FileSource(StoredSource):
             raise MissingPathError(name, self.path)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
-        files = sorted((p for p in there if _is_read(path_below(p, folder))), key=str)
+        glob = next((value for option, value in self.options.items() if option.lower() == "pathglobfilter"), "*")
+        files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, str(glob))), key=str)
         for file in files:
             if ":" in file.name:
                 raise SourceError(
                     f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
+                    hint="rename the file",
+                )
+            if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
+                raise SourceError(
+                    f'source "{name}": Spark does not see a file whose name is not UTF-8: {str(file)!r}',
                     hint="rename the file",
                 )
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
@@ -151,11 +180,8 @@ class FileSource(StoredSource):
 
         Spark's stream then reads the batch's other files twice.
         """
-        folder = self.path.rstrip("/") + "/"
-        # Beside other sources a batch has files of theirs, too.
-        own = sorted(file for file in files if file.startswith(folder))
-        layouts = self._all_layouts(own)
-        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in own):
+        layouts = self._all_layouts(sorted(files))
+        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in files):
             return frame
         return self._by_layout(frame.sparkSession, layouts)
 
@@ -179,26 +205,36 @@ class FileSource(StoredSource):
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
     def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
-        """Return a malformed record for each file that is not read."""
+        """Return a refused record for each file that is not read."""
         from pyspark.sql import functions as F
 
-        reasons = self._unread(files)
-        said = [(f"{file}: {reasons.get(file, 'not read')}", _address(file)) for file in files]
+        # Unless a file has become another one meanwhile, each has its reason.
+        reasons = {**dict.fromkeys(files, "not read"), **self._unread(files)}
+        said = [(f"{NOT_READ}{why}\0{file}: {why}", _address(file)) for file, why in reasons.items()]
         refused = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
         return refused.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
 
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
         """Each file as it is laid out, in an order that a replay repeats."""
+        # What lies beside folders `key=value`, or beneath others, Spark leaves out of a read that has their columns.
+        alike: dict[Any, list[str]] = {}
+        for layout, files in layouts.items():
+            for file in files:
+                alike.setdefault((layout, self._of_folders(file)), []).append(file)
         parts = [
             self._with_file(self._read(spark, files))
             if layout is None
             else self._refused(spark, files)
             if layout is _UNREAD
             else self._laid_out(spark, layout, files)
-            for layout, files in sorted(layouts.items(), key=lambda item: min(item[1], default=""))
-            if files
+            for (layout, _), files in sorted(alike.items(), key=lambda item: min(item[1]))
         ]
         return reduce(lambda part, other: part.unionByName(other), parts)
+
+    def _of_folders(self, file: str) -> tuple[str, ...]:
+        """Return the columns whose values a file has from the folders `key=value` that it lies in."""
+        folders = file.removeprefix(self.path).split("/")[:-1]
+        return tuple(folder.partition("=")[0] for folder in folders if "=" in folder)
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return the rows of files of one layout; for the formats that tell any apart."""
@@ -206,7 +242,7 @@ class FileSource(StoredSource):
 
     def _read(self, spark: SparkSession, paths: list[str]) -> DataFrame:
         reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())
-        return reader.load([literal_path(path) for path in paths])
+        return reader.option("basePath", self.path).load([literal_path(path) for path in paths])
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         start, end = log_offset(checkpoint, first - 1, index) + 1, log_offset(checkpoint, last, index)
@@ -276,14 +312,17 @@ class JsonFiles(FileSource):
         """Line by line, so that each is seen as it is."""
         from pyspark.sql import functions as F
 
-        lines = spark.read.format("text").load([literal_path(file) for file in files]).where(F.trim("value") != "")
+        given = {name: kind for name, kind in self._columns if name in self._of_folders(files[0])}
+        schema = ", ".join(["value string", *(f"`{name}` {kind}" for name, kind in given.items())])
+        reader = spark.read.schema(schema).format("text").option("basePath", self.path)
+        lines = reader.load([literal_path(file) for file in files]).where(F.trim("value") != "")
         record = self.parsed(F.col("value"))
         assert record is not None
-        frame = lines.select("value", "_metadata.file_path", record.alias("_record"))
+        frame = lines.select("value", *(f"`{name}`" for name in given), "_metadata.file_path", record.alias("_record"))
         torn = F.when(F.col("_record").isNull(), F.col("value"))
         malformed = unmarked(F.coalesce(F.col(f"_record.{CORRUPT}"), torn))
         corrupt = F.coalesce(malformed, named_otherwise(F.col("value"), self.fields))
-        fields = (F.col(f"_record.`{field}`").alias(field) for field in self.fields)
+        fields = (F.col(f"`{name}`" if name in given else f"_record.`{name}`").alias(name) for name in self.fields)
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 
     def check_file(self, name: str, file: Place) -> None:
@@ -300,7 +339,7 @@ class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
     The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
-    declared field go to quarantine. Without a header columns go by position.
+    declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position.
     """
 
     format = "csv"
@@ -336,36 +375,71 @@ class CsvFiles(FileSource):
         return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """By the names of the header; without all declared ones among them, each line as it is, as malformed."""
+        """By the names of the header; without all declared ones among them, each line as it is, as refused."""
         from pyspark.sql import functions as F
 
         paths = [literal_path(file) for file in files]
         if not layout.lacks(self.fields):
             schema = f"{layout.schema(self._columns)}, {CORRUPT} string"
-            return self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
-        lines = spark.read.format("text").load(paths).where(F.col("value") != layout.line)
+            rows = self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
+            # A malformed line says so, too: by the declared order a replay would read other fields.
+            return rows.withColumn(CORRUPT, F.concat(layout.mark, CORRUPT))
+        ends = {name: value for name, value in self.options.items() if name.lower() == "linesep"}
+        text = spark.read.format("text").options(**ends).load(paths)
+        lines = text.select("value", F.col("_metadata.file_path").alias(FILE))
+        if layout.names_any(self.fields):
+            lines = without_first(lines, layout.line)
         *fields, corrupt = refused_lines(layout, self._columns)
-        return lines.select(*fields, corrupt.alias(CORRUPT), F.col("_metadata.file_path").alias(FILE))
+        return lines.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 
 class ParquetFiles(FileSource):
-    """A folder of Parquet files. Their columns must be those of the schema; a file that is torn fails its batch."""
+    """A folder of Parquet files, with all columns of the schema, in any order and among others.
+
+    The rows of a file that lacks one go to quarantine; a file that is torn fails its batch.
+    """
 
     format = "parquet"
     text = False
 
     def check_file(self, name: str, file: Place) -> None:
+        """Check that it has all declared columns."""
         import pyarrow.lib
-        import pyarrow.parquet as pq
 
         try:
-            seen = pq.read_schema(BytesIO(file.read_bytes()) if isinstance(file, Location) else file)
+            seen = parquet_columns(file)
         except (pyarrow.lib.ArrowException, OSError) as error:
             said = str(error).splitlines()[0]
             raise SourceSchemaError(name, str(file), f"not a Parquet file ({said})", self.fields, ()) from None
-        missing = [f for f in self.fields if f.lower() not in {n.lower() for n in seen.names}]
+        missing = self._missing(seen, str(file))
         if missing:
-            raise SourceSchemaError(name, str(file), f"it lacks {', '.join(missing)}", self.fields, tuple(seen.names))
+            raise SourceSchemaError(name, str(file), f"it lacks {', '.join(missing)}", self.fields, tuple(seen))
+
+    def _missing(self, seen: Iterable[str], file: str) -> list[str]:
+        there = {name.lower() for name in (*seen, *self._of_folders(file))}
+        return [field for field in self.fields if field.lower() not in there]
+
+    def layouts(self, files: list[str]) -> dict[Any, list[str]]:
+        import pyarrow.lib
+
+        by_layout: dict[Any, list[str]] = {}
+        for file in files:
+            layout = None
+            # Of what cannot be read here Spark says what is wrong.
+            with suppress(pyarrow.lib.ArrowException, OSError):
+                seen = parquet_columns(place_of(file))
+                layout = tuple(seen.items()) if self._missing(seen, file) else None
+            by_layout.setdefault(layout, []).append(file)
+        return by_layout
+
+    def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
+        """Each row as JSON, as refused: as null no state could tell it from a null that was written."""
+        from pyspark.sql import functions as F
+
+        rows = spark.read.format("parquet").options(**self._options()).load([literal_path(file) for file in files])
+        texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), F.col("_metadata.file_path").alias(FILE))
+        *fields, corrupt = refused_lines(Header(tuple(name for name, _ in layout), ""), self._columns)
+        return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 
 class TextFiles(FileSource):

@@ -1,7 +1,9 @@
-"""The layout of a file that does not follow the schema: a CSV header in another order, JSON under other names.
+"""The layout of a file that does not follow the schema: a CSV header in another order, JSON under other names, Parquet that lacks
+a column.
 
-The driver looks at the beginning of each new file. Where all is as declared, which is nearly always, Spark's own reading of
-the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is refused line by line.
+The driver looks at the beginning of each new file, of Parquet at its end. Where all is as declared, which is nearly always,
+Spark's own reading of the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is
+refused line by line.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pipelines.places.location import Location, Place
-from pipelines.sources.base import place_of, unmarked
+from pipelines.sources.base import FILE, place_of, unmarked
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 OTHER_FIELDS = "\x00fields"
 """What `_corrupt` begins with in a line whose fields are others than the schema's: then the fields seen, `\\x00`, the line."""
+NOT_READ = "\x00unread"
+"""What `_corrupt` begins with in the record for a file that is not read: then why, `\\x00`, the file and why."""
 _LOOKED_AT = 64 * 1024
 _SHOWN = 200
 _LONGEST_HEADER = 1 << 20
@@ -49,10 +53,22 @@ class Header:
     names: tuple[str, ...]
     line: str
 
+    @property
+    def mark(self) -> Column:
+        """Return what `_corrupt` begins with in lines that have these fields."""
+        from pyspark.sql import functions as F
+
+        names = ", ".join(self.names)[:_SHOWN].replace("\x00", "")
+        return F.lit(f"{OTHER_FIELDS}{names}\x00")
+
     def lacks(self, fields: Sequence[str]) -> list[str]:
         """Return the declared fields that it does not name, or names twice."""
         there = [name.lower() for name in self.names]
         return [field for field in fields if there.count(field.lower()) != 1]
+
+    def names_any(self, fields: Sequence[str]) -> bool:
+        """Return whether it is a header at all, and no line like others."""
+        return not {name.lower() for name in self.names}.isdisjoint(field.lower() for field in fields)
 
     def is_as_declared(self, fields: Sequence[str]) -> bool:
         """Return whether reading by position is reading by name."""
@@ -74,18 +90,27 @@ def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
     comment = str(given.get("comment") or "")
     try:
         with _opened(file, _encoding(given)) as lines:
-            # By so many characters at the most: a file may have no end of a line at all.
-            left = _LONGEST_HEADER
-            while left > 0:
-                line = lines.readline(left).removeprefix("\ufeff")
-                if not line:
-                    return None
-                left -= len(line)
+            for line in _first_lines(lines, str(given.get("linesep") or "")):
                 if line.strip() and not (comment and line.startswith(comment)):
                     return Header(_names(line, given), line.rstrip("\r\n"))
+            return Header((), "") if lines.read(1) else None
     except (*_UNREADABLE, LookupError):
         return None
-    return Header((), "")
+
+
+def _first_lines(file: IO[str], sep: str) -> Iterator[str]:
+    """Yield a file's lines: so many characters at the most, for it may have no end of a line at all.
+
+    Args:
+        sep: what ends a line; empty: what ends it in text files.
+    """
+    left = _LONGEST_HEADER
+    if sep not in ("", "\n", "\r", "\r\n"):  # those are one to Python
+        yield from file.read(left).removeprefix("\ufeff").split(sep)
+        return
+    while left > 0 and (line := file.readline(left).removeprefix("\ufeff")):
+        yield line
+        left -= len(line)
 
 
 def _encoding(given: Mapping[str, Any]) -> str:
@@ -197,13 +222,40 @@ def _beginning(file: Location) -> bytes:
     return file.beginning(_LONGEST_HEADER)
 
 
+def parquet_columns(file: Place) -> dict[str, str]:
+    """Read the names of a Parquet file's columns and their types; of a store's file its end.
+
+    Raises:
+        ArrowException, OSError
+    """
+    import pyarrow.parquet as pq
+
+    end: Path | BytesIO
+    if isinstance(file, Location):
+        size = file.stat().st_size
+        tail = file.store.part(file.key, max(0, size - _LOOKED_AT), _LOOKED_AT)
+        footer = int.from_bytes(tail[-8:-4], "little") + 8
+        end = BytesIO(tail if footer <= len(tail) else file.store.part(file.key, max(0, size - footer), footer))
+    else:
+        end = file
+    return {column.name: str(column.type) for column in pq.read_schema(end)}
+
+
 def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:
     """Return the columns of a source's frame for a text frame whose lines cannot be read by name."""
     from pyspark.sql import functions as F
 
-    names = ", ".join(header.names)[:_SHOWN].replace("\x00", "")
-    seen = F.lit(f"{OTHER_FIELDS}{names}\x00")
-    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, unmarked(F.col("value")))]
+    corrupt = F.concat(header.mark, unmarked(F.col("value")))
+    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), corrupt]
+
+
+def without_first(lines: DataFrame, line: str) -> DataFrame:
+    """Return a text frame (`value`, `_file`) without one line of each file: of those that are like it, all but one stay."""
+    from pyspark.sql import functions as F
+
+    like = lines.where(F.col("value") == line).groupBy("value", FILE).count()
+    more = F.explode(F.array_repeat("value", F.col("count").cast("int") - 1)).alias("value")
+    return lines.where(F.col("value") != line).unionByName(like.select(more, FILE))
 
 
 def named_otherwise(text: Column, fields: Sequence[str]) -> Column:

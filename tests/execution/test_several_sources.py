@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError
 from pipelines.planner.changes import plan_changes
-from pipelines.sources import FixedBatches, JsonFiles
+from pipelines.sources import CsvFiles, FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, MapGet, TridentTopology
 
 pytestmark = pytest.mark.slow
@@ -92,6 +93,25 @@ def test_malformed_rows_of_each_source_go_to_quarantine(spark: SparkSession, tmp
     assert lake.state("keys").get([{"k": "left"}, {"k": "right"}]) == [{"k": "left", "n": 1}, {"k": "right", "n": 1}]
     rows = sorted(row["row"] for row in lake.quarantine("spoiled").scan().to_pylist())
     assert rows == ["not json of left", "not json of right"]
+
+
+def test_sources_of_one_folder_count_each_file_as_often_as_they_took_it(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch of the one, which looks at a file's header, is none of the other's: at another pace, or in the folder beneath."""
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    for number, (header, line) in enumerate((("k,n", "a,1"), ("n,k", "2,b"), ("k,n", "c,3"))):
+        (folder / f"{number}.csv").write_text(f"{header}\n{line}\n")
+        os.utime(folder / f"{number}.csv", (1e9 + number, 1e9 + number))
+    (folder / "sub/d.csv").write_text("k,n\nd,4\n")
+    topology, schema = TridentTopology("shared"), "k string, n bigint"
+    slow = topology.new_stream("slow", CsvFiles(folder, schema, max_files_per_batch=1))
+    fast = topology.new_stream("fast", CsvFiles(folder, schema))
+    below = topology.new_stream("below", CsvFiles(folder / "sub", schema))
+    topology.merge(slow, fast, below).partition_persist(DeltaState("rows"))
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(topology)
+    rows = sorted((row["k"], row["n"]) for row in lake.state("rows").scan().to_pylist())
+    assert rows == [("a", 1), ("a", 1), ("b", 2), ("b", 2), ("c", 3), ("c", 3), ("d", 4)]
 
 
 def test_slices_of_streams_that_meet(spark: SparkSession, tmp_path: Path) -> None:

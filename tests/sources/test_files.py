@@ -203,6 +203,32 @@ def test_a_colon_in_a_name_is_refused(spark: SparkSession, tmp_path: Path) -> No
     assert caught.value.hint == "rename the file"
 
 
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """Spark's listing leaves the file out."""
+    lay_out(tmp_path / "in", put_json, ["a.json", os.fsdecode(b"\xff.json")])
+    with pytest.raises(SourceError, match=r"not UTF-8: .*\\udcff\.json'") as caught:
+        JsonFiles(tmp_path / "in", SCHEMA).check("s", None)  # type: ignore[arg-type]
+    assert caught.value.hint == "rename the file"
+
+
+def test_files_that_a_filter_leaves_out_are_not_looked_at(tmp_path: Path) -> None:
+    lay_out(tmp_path, put_json, ["a.json", "b:c.json"])
+    put_csv(tmp_path / "d.csv", [("d", 1)])
+    for glob in ("*.csv", "[c-e].{txt,csv}", "{d,e}.{txt,c{s,}v}"):
+        CsvFiles(tmp_path, SCHEMA, pathGlobFilter=glob).check("s", None)  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match="colon"):
+        CsvFiles(tmp_path, SCHEMA, pathglobfilter="*.{csv,json}").check("s", None)  # type: ignore[arg-type]
+
+
+def test_a_url_of_a_folder_is_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    lay_out(folder, put_json, ["a.json"])
+    for url in (f"file://{tmp_path}/a%20b", f"file:{tmp_path}/c/../a%20b/"):
+        source = JsonFiles(url, SCHEMA)
+        source.check("s", None)  # type: ignore[arg-type]
+        assert source.path == str(folder)
+
+
 def test_no_folder(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         JsonFiles(tmp_path / "in", SCHEMA).check("s", spark)

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +20,7 @@ from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.files import links_out
-from pipelines.sources.layouts import Header, as_text, has_more_values, has_other_fields, header_of
+from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_more_values, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -58,7 +60,7 @@ def test_csv_columns_go_by_their_names(spark: SparkSession, tmp_path: Path) -> N
     flow.runtime.catch_up(flow.topology)
     expected = [("a", 1), ("b", 2), ("c", 3), ("e", 4)]
     refused = [
-        ("malformed", "the record does not parse as the declared schema", "d1,many,x"),
+        ("other_fields", "day, n, k", "d1,many,x"),
         ("other_fields", "k, amount, day", "q,9,d1"),
         ("other_fields", "k, amount, day", "r,8,d1"),
     ]
@@ -262,6 +264,15 @@ def test_the_beginning_of_a_hostile_file_stops_nothing(tmp_path: Path) -> None:
         assert not has_other_fields(str(deep), ["k"])
 
 
+def test_the_way_up_in_a_path_is_gone(tmp_path: Path) -> None:
+    """Spark's addresses of files have no `..`: a path that kept it would be the beginning of none of them."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "in")
+    for path in (f"{tmp_path}/flows/../in", f"{tmp_path}/in/.", f"{tmp_path}/in/sub/../"):
+        assert CsvFiles(path, SCHEMA).path == str(tmp_path / "in")
+    assert CsvFiles(tmp_path / "alias", SCHEMA).path == str(tmp_path / "alias")
+
+
 def test_a_parquet_file_with_a_bad_footer_is_one_sentence(tmp_path: Path) -> None:
     for number, content in enumerate(
         (b"", b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x20\0\0\0PAR1")
@@ -308,7 +319,7 @@ def test_a_pipe_is_one_refused_record(spark: SparkSession, tmp_path: Path) -> No
     flow.runtime.catch_up(flow.topology)
     assert flow.rows == [("b", 1)]
     ((rule, _, row),) = flow.refused
-    assert (rule, "a.json: no ordinary file" in row) == ("malformed", True)
+    assert (rule, "a.json: no ordinary file" in row) == ("not_read", True)
 
 
 @pytest.mark.slow
@@ -324,7 +335,7 @@ def test_links_out_of_the_folder_are_not_followed(spark: SparkSession, tmp_path:
     flow.runtime.catch_up(flow.topology)
     assert flow.rows == [("b", 1)]
     ((rule, _, row),) = flow.refused
-    assert (rule, "a.csv: a link out of the folder" in row) == ("malformed", True)
+    assert (rule, "a.csv: a link out of the folder" in row) == ("not_read", True)
     flow.runtime.backfill(flow.topology, ["d1"])
     assert flow.rows == [("b", 1)]
 
@@ -342,3 +353,78 @@ def test_what_a_link_out_of_a_folder_is(tmp_path: Path) -> None:
     for root in (folder, tmp_path / "alias"):
         files = [str(root / name) for name in ("real", "out", "etc", "within", "gone")]
         assert links_out(str(root), files) == [str(root / "out"), str(root / "etc")]
+
+
+def read(spark: SparkSession, source: FileSource) -> list[tuple[Any, ...]]:
+    """Return a source's rows: the fields of a good one, of a bad one the engine's mark and the text."""
+    rows = [tuple(row)[:-1] for row in source.bounded(spark)[0].collect()]
+    bad = [(row[-1].startswith(OTHER_FIELDS), row[-1].rpartition("\0")[2]) for row in rows if row[-1] is not None]
+    return [*sorted(row[:-1] for row in rows if row[-1] is None), *sorted(bad)]
+
+
+def test_only_a_header_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """A file without one has lines alone, and a line that is like the header is one, too."""
+    (tmp_path / "b.csv").write_text("c,3,d1\nc,3,d1\nd,4,d1\n")
+    (tmp_path / "c.csv").write_text("k,amount,day\nq,9,d1\nk,amount,day\n")
+    lines = ["c,3,d1", "c,3,d1", "d,4,d1", "k,amount,day", "q,9,d1"]
+    assert read(spark, CsvFiles(tmp_path, SCHEMA)) == [(True, line) for line in lines]
+
+
+@pytest.mark.slow
+def test_a_replay_leaves_what_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A line of a file in another order, and the engine's words about a pipe."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("day,k,n\nd1,a,1\nabc,x,many\n")
+    os.mkfifo(folder / "b.csv")
+    flow = Kept(spark, tmp_path, CsvFiles(folder, "k string, n string, day string"))
+    flow.runtime.catch_up(flow.topology)
+    refused = flow.refused
+    assert [rule for rule, _, _ in refused] == ["not_read"]
+    (lot,) = flow.runtime.replay_quarantine(flow.topology, Selection()).lots
+    assert (lot.landed, lot.left) == (0, 1)
+    assert (flow.rows, flow.refused) == ([("a", "1"), ("x", "many")], refused)
+
+
+def test_a_malformed_line_of_another_order_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """A replay would read it by the declared order."""
+    (tmp_path / "a.csv").write_text("k,n\na,1\nb,many\n")
+    (tmp_path / "b.csv").write_text("n,k\nabc,5\n6,good\n")
+    rows = read(spark, CsvFiles(tmp_path, "k string, n bigint"))
+    assert rows == [("a", 1), ("good", 6), (False, "b,many"), (True, "abc,5")]
+
+
+def test_folders_give_their_value_to_every_file(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where a file of the batch is read apart."""
+    folder = tmp_path / "day=01"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"k":"a","n":1}\n')
+    (folder / "b.json").write_text('{"key":"x"}\n{"k":"b","n":2}\n')
+    (folder / "c[1].json").write_text('{"k":"c","n":3}\n')
+    rows = [("a", 1, "01"), ("b", 2, "01"), ("c", 3, "01"), (True, '{"key":"x"}')]
+    assert read(spark, JsonFiles(tmp_path, SCHEMA)) == rows
+
+
+def test_rows_of_a_parquet_file_that_lacks_a_field_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"DAY": ["d1"], "k": ["a"], "n": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"k": ["b", "c"], "amount": [2, None], "day": ["d1", "d1"]}), tmp_path / "b.parquet")
+    refused = ['{"k":"b","amount":2,"day":"d1"}', '{"k":"c","amount":null,"day":"d1"}']
+    assert read(spark, ParquetFiles(tmp_path, SCHEMA)) == [("a", 1, "d1"), *((True, row) for row in refused)]
+
+
+def test_lines_that_end_otherwise(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("k,n|a,1|b,2")
+    (tmp_path / "b.csv").write_text("n,k|3,c|")
+    (tmp_path / "c.csv").write_text("k,m|4,d")
+    rows = read(spark, CsvFiles(tmp_path, "k string, n bigint", lineSep="|"))
+    assert rows == [("a", 1), ("b", 2), ("c", 3), (True, "4,d")]
+
+
+def test_headers_of_lines_that_end_otherwise(tmp_path: Path) -> None:
+    for sep in ("|", "||", "\x1e", "\n", "\r\n", "\r"):
+        (tmp_path / "d.csv").write_bytes(f"\ufeff#x{sep}{sep}k,n{sep}4,d".encode())
+        assert header_of(str(tmp_path / "d.csv"), {"lineSep": sep, "comment": "#"}) == Header(("k", "n"), "k,n")
+    (tmp_path / "d.csv").write_text("|" * 3_000_000)
+    assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) == Header((), "")
+    (tmp_path / "d.csv").write_text("||")
+    assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) is None

@@ -7,7 +7,7 @@ before the windows of its query are read again for quarantine. A row's slice is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -189,16 +189,20 @@ class Entrance:
             structs.append((own if other == number else F.lit(None)).cast(kind).alias(f"_source{other}"))
         return frame.select(F.lit(number).alias(SOURCE), *structs, CORRUPT, FILE)
 
-    def frames(self, batch: DataFrame, files: frozenset[str]) -> Frames:
-        """Return a stream's batch by spout, watermark rows included. One that is `kept` should be kept first."""
+    def frames(self, batch: DataFrame, files: Sequence[frozenset[str]]) -> Frames:
+        """Return a stream's batch by spout, watermark rows included. One that is `kept` should be kept first.
+
+        Args:
+            files: what each source took (`positions_by_source`): two may read one folder.
+        """
         if len(self.spouts) == 1:
             only = self.spouts[0]
-            return {only.id: only.source.of_batch(batch, files)}
+            return {only.id: only.source.of_batch(batch, files[0])}
         frames = {}
         for number, spout in enumerate(self.spouts):
             own = [F.col(f"_source{number}.`{name}`").alias(name) for name in spout.fields]
             rows = batch.where(F.col(SOURCE) == number).select(*own, CORRUPT, FILE)
-            frames[spout.id] = spout.source.of_batch(rows, files)
+            frames[spout.id] = spout.source.of_batch(rows, files[number])
         return frames
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
@@ -238,8 +242,11 @@ class Entrance:
 
     def positions(self, checkpoint: Place, first: int, last: int) -> frozenset[str]:
         """Return the positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
-        positions = (spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts))
-        return frozenset().union(*positions)
+        return frozenset().union(*self.positions_by_source(checkpoint, first, last))
+
+    def positions_by_source(self, checkpoint: Place, first: int, last: int) -> list[frozenset[str]]:
+        """Return `positions` of each spout's source."""
+        return [spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts)]
 
     def fault(self, error: BaseException) -> TrideltaError | None:
         """Return what an error of Spark's says about one of the sources; None if it says nothing."""

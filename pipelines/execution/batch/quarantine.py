@@ -14,7 +14,7 @@ from pipelines.graph import nodes
 from pipelines.quality.compiled import FAILED
 from pipelines.sources.base import CORRUPT, FAR_TIME, FILE, OWN_TEXT, ROW_JSON
 from pipelines.sources.events import WITHOUT_TIME
-from pipelines.sources.layouts import OTHER_FIELDS
+from pipelines.sources.layouts import NOT_READ, OTHER_FIELDS
 from pipelines.state.lake import Lake
 from pipelines.state.literals import literal
 from pipelines.state.schema import (
@@ -42,7 +42,7 @@ stream: of a source or a batch the stream that it came in by; batch_group: which
 txids and slices of its own. In rows of earlier releases the last two may be null (`rows_of`)."""
 SOURCE, BATCH = "source", "batch"
 MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE = "malformed", "no_time", "no_slice", "bad_slice"
-NAMED_OTHERWISE, TOO_FAR = "other_fields", "far_time"
+NAMED_OTHERWISE, TOO_FAR, UNREAD = "other_fields", "far_time", "not_read"
 POISON, WAITING = "poison", "waiting"
 NAME = "quarantine"
 
@@ -100,16 +100,16 @@ def as_json(fields: Sequence[str]) -> Column:
 
 
 def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
-    """Return malformed records with their text, events without a time, rows with a date or time that is too far, and rows whose
-    slice is none, or cannot be one.
+    """Return malformed records with their text, files that are not read, events without a time, rows with a date or time that
+    is too far, and rows whose slice is none, or cannot be one.
 
     Args:
         also: further columns to keep.
     """
     untimed, malformed = F.col(CORRUPT).startswith(WITHOUT_TIME), F.col(CORRUPT).isNotNull()
     otherwise = F.col(CORRUPT).startswith(OTHER_FIELDS)
-    far = F.col(CORRUPT).startswith(FAR_TIME)
-    seen, names = (F.substring_index(_after(mark), "\0", 1) for mark in (OTHER_FIELDS, FAR_TIME))
+    far, unread = F.col(CORRUPT).startswith(FAR_TIME), F.col(CORRUPT).startswith(NOT_READ)
+    seen, names, why = (F.substring_index(_after(mark), "\0", 1) for mark in (OTHER_FIELDS, FAR_TIME, NOT_READ))
     value = said(spout.slice_by) if spout.slice_by else F.lit(None).cast("string")
     unfit = value.isNotNull() & ~value.isin(*RESERVED)
     return marked.select(
@@ -117,6 +117,7 @@ def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[
         F.when(untimed, NO_TIME)
         .when(otherwise, NAMED_OTHERWISE)
         .when(far, TOO_FAR)
+        .when(unread, UNREAD)
         .when(malformed, MALFORMED)
         .when(unfit, BAD_SLICE)
         .otherwise(WITHOUT_SLICE)
@@ -126,6 +127,7 @@ def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[
         )
         .when(otherwise, F.concat(F.lit("the file's fields are others than the schema's: "), seen))
         .when(far, F.concat(F.lit("a date or time outside the years 1 to 9999, in: "), names))
+        .when(unread, F.concat(F.lit("the file is not read: "), why))
         .when(malformed, "the record does not parse as the declared schema")
         .when(
             unfit,
@@ -150,7 +152,7 @@ def _after(mark: str) -> Column:
 def _text() -> Column:
     """Return a refused record's own text, without the engine's marks; null for what was read."""
     untimed = F.when(F.col(CORRUPT).startswith(WITHOUT_TIME), _after(WITHOUT_TIME))
-    text = F.coalesce(untimed, _behind(OTHER_FIELDS), _behind(FAR_TIME), F.col(CORRUPT))
+    text = F.coalesce(untimed, _behind(OTHER_FIELDS), _behind(FAR_TIME), _behind(NOT_READ), F.col(CORRUPT))
     return F.when(text.startswith(OWN_TEXT), text.substr(F.lit(len(OWN_TEXT) + 1), F.length(text))).otherwise(text)
 
 

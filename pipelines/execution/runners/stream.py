@@ -501,11 +501,14 @@ class StreamRunner:
         self._claims.check_planned(batch_id)
         if self._windows:
             self._windows.clear(txid)
-        position = self._position(batch_id)
-        started, entrance = time.monotonic(), self._group.entrance
+        entrance = self._group.entrance
+        taken = entrance.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
+        files = frozenset[str]().union(*taken)
+        position = Position(batch_id, files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
+        started = time.monotonic()
         frame = frame.persist() if entrance.kept else frame
         try:
-            frames = entrance.frames(frame, position.files)
+            frames = entrance.frames(frame, taken)
             if skipped:
                 self._run_windows(txid, frames)
             else:
@@ -632,10 +635,6 @@ class StreamRunner:
         outside: TrideltaError | None = lake_fault(error, str(self._group.lake.root), f"batch {txid} was written")
         outside = outside or missing_module(error, self._group.topology.name)
         return outside or (fault if isinstance(fault, LostRowsError) else None)
-
-    def _position(self, batch_id: int) -> Position:
-        files = self._group.entrance.positions(self._checkpoint.spark, batch_id, batch_id)
-        return Position(batch_id, files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
 
     def _tell(self, moment: str, txid: int) -> None:
         for listener in self._listeners:
