@@ -13,11 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from assets.factory import assets_of, flow_assets
+from assets.sources import source_asset
 from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_job
 from ops.jobs.compaction import checkpoint_compaction_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset
-from pipelines.errors import DefinitionError
+from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.quality import drop
 from pipelines.sources import JsonFiles
@@ -151,3 +152,12 @@ def test_the_last_day_of_all_may_be_the_last_slice(view: FlowView) -> None:
     sliced = replace(view, spec=replace(view.spec, slices=DailySlices(date(2024, 1, 1), date.max)))
     assert sliced.partitions is not None
     assert sliced.partitions.has_partition_key("2024-02-29")
+
+
+def test_what_cannot_be_looked_at_is_told_plainly(view: FlowView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise TrideltaError("it does not answer", hint="start it")
+
+    monkeypatch.setattr("assets.sources.look_at", fails)
+    with pytest.raises(dg.Failure, match="it does not answer"):
+        dg.observe([source_asset(view, view.arriving[0])])

@@ -98,3 +98,18 @@ def test_an_unknown_flow_is_an_error_as_text() -> None:
     done = runner.invoke(app, ["plan", "fligths"])
     assert done.exit_code == 1
     assert 'did you mean "flights"?' in done.stderr
+
+
+def test_a_table_of_others_in_place_of_a_state_is_said_to_be_one() -> None:
+    from deltalake import write_deltalake
+    from pyarrow import table
+
+    path = Path(str(FlowSettings.from_environment().lake)) / "states" / "theirs"
+    path.mkdir(parents=True)
+    write_deltalake(str(path), table({"a": [1]}))
+    done = runner.invoke(app, ["state", "theirs"])
+    assert (done.exit_code, 'state "theirs"' in done.stderr, "the engine did not make it" in done.stderr) == (
+        1,
+        True,
+        True,
+    )
