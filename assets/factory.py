@@ -205,12 +205,31 @@ def flow_assets(view: FlowView, *, is_deployable: bool = True) -> FlowAssets:
     )
 
 
+def _names_of(view: FlowView) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the names of a flow's assets and of the steps that make them, and what they are."""
+    yield ("step", f"{view.name}_states"), "the step of the states"
+    for state in view.states:
+        yield ("asset", state), f'the state "{state}"'
+    for question in view.spec.queries:
+        yield ("asset", question.name), (what := f'the query asset "{question.name}"')
+        yield ("step", question.name), what
+
+
 def assets_of(flows: Sequence[FlowAssets]) -> list[FlowAsset]:
     """Return the assets of all flows. Streams of one name that read the same are one asset, whichever flows they lead to.
 
     Raises:
-        DefinitionError: if two flows name different sources alike.
+        DefinitionError: if two flows name different sources alike, or states or answers are of one name.
     """
+    made: dict[tuple[str, str], str] = {}
+    for view in (flow.view for flow in flows):
+        for key, what in _names_of(view):
+            if key in made:
+                raise DefinitionError(
+                    f"{what} of flow {view.name} has the name of {made[key]}",
+                    hint="give one of them another name: each is one asset",
+                )
+            made[key] = f"{what} of flow {view.name}"
     read: dict[str, tuple[str, str]] = {}
     assets: list[FlowAsset] = []
     for flow in flows:

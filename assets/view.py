@@ -206,8 +206,8 @@ class FlowView:
         slices = self.spec.slices
         if slices is None:
             return None
-        # Dagster's end is the first day that is no longer a partition.
-        end = None if slices.end is None else slices.end.toordinal() + 1
+        # Dagster's end is the first day that is no longer a partition; behind the last day of all there is none.
+        end = None if slices.end is None or slices.end == type(slices.start).max else slices.end.toordinal() + 1
         return dg.DailyPartitionsDefinition(
             start_date=slices.start.isoformat(),
             end_date=None if end is None else type(slices.start).fromordinal(end).isoformat(),

@@ -72,13 +72,17 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
             DefinitionError: the flow cannot be found, or it is wrong.
         """
         settings = FlowSettings.from_environment()
-        known = {spec.name for spec in catalog.found()[0]}
+        known = {spec.name: spec for spec in catalog.found()[0]}
         named = [self.flow] if isinstance(self.flow, str) else self.flow
-        views = [FlowView.of(_spec(name, context.path), settings) for name in named]
-        groups = [
-            FlowGroup([flow_assets(view, is_deployable=view.name in known)], view.name, self.schedules)
-            for view in views
-        ]
+        groups = []
+        for name in named:
+            spec = _spec(name, context.path)
+            if known.get(spec.name, spec) is not spec:
+                raise DefinitionError(
+                    f'flow {name}: the flow "{spec.name}" is in the catalog already', hint="give it another name"
+                )
+            made = flow_assets(FlowView.of(spec, settings), is_deployable=spec.name in known)
+            groups.append(FlowGroup([made], spec.name, self.schedules))
         return flow_definitions(groups, str(settings.lake), resources=self.resources, one_process=self.one_process)
 
 

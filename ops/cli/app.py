@@ -30,7 +30,7 @@ from ops.cli.parts import (
 )
 from ops.known_flows import topology_of
 from pipelines import bounds
-from pipelines.catalog import FlowSpec, flow, found
+from pipelines.catalog import FlowSpec, check_states, flow, found
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.nodes import ChannelNode
 
@@ -107,7 +107,9 @@ def plan(
     """Show what would change against what is deployed. Needs no Spark; exit code 1 if the flow would be refused."""
     from pipelines.planner.changes import plan_changes
 
-    changes = plan_changes(flow(name).topology(), opened_lake())
+    topology = flow(name).topology()
+    check_states(topology)
+    changes = plan_changes(topology, opened_lake())
     if mermaid:
         print(changes.mermaid, end="")
     else:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from pipelines.catalog.flights import FLIGHTS
 from pipelines.catalog.flights_flows import FLIGHTS_FLOWS
 from pipelines.catalog.flow import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking
 from pipelines.catalog.own_code import imported
-from pipelines.errors import DefinitionError, UnknownFlowError
+from pipelines.errors import DefinitionError, TrideltaError, UnknownFlowError
+from pipelines.trident import TridentTopology
 
 MODULES = "TRIDELTA_FLOWS"
 
@@ -79,4 +81,23 @@ def flow(name: str) -> FlowSpec:
     raise UnknownFlowError(name, [entry.name for entry in specs])
 
 
-__all__ = ["DailySlices", "FlowSettings", "FlowSpec", "QueryAsset", "Ranking", "flow", "flows", "found"]
+def check_states(topology: TridentTopology) -> None:
+    """See that no other flow of the catalog writes a state of this one. A flow that cannot be built is passed over.
+
+    Raises:
+        DefinitionError: one does.
+    """
+    states = {node.state.name for node in topology.persists}
+    for spec in found()[0]:
+        twice: list[str] = []
+        with suppress(TrideltaError):
+            if spec.name != topology.name:
+                twice = sorted(states & {node.state.name for node in spec.topology().persists})
+        if twice:
+            raise DefinitionError(
+                f'the state "{twice[0]}" of flow {topology.name} has the name of the state "{twice[0]}" of flow {spec.name}',
+                hint="give one of them another name: each state is one table",
+            )
+
+
+__all__ = ["DailySlices", "FlowSettings", "FlowSpec", "QueryAsset", "Ranking", "check_states", "flow", "flows", "found"]

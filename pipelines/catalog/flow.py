@@ -207,6 +207,7 @@ class FlowSpec:
         states = {node.state.name: node.fields for node in made.persists if not isinstance(node, ChannelNode)}
         if made.name != self.name:
             raise DefinitionError(f'flow "{self.name}" builds a topology named "{made.name}"; give both one name')
+        self._check_names(states)
         asked = [(f'query asset "{question.name}"', name) for question in self.queries for name in question.reads]
         asked += [("the suite", name) for name in self.suites]
         for what, state in asked:
@@ -216,6 +217,18 @@ class FlowSpec:
                 )
         self._check_columns(states)
         return made
+
+    def _check_names(self, states: Mapping[str, object]) -> None:
+        """See that each answer has a name of its own: it is an asset beside those of the states, made by a step of that name."""
+        names = [question.name for question in self.queries]
+        for name in names:
+            for fault, said in (
+                (name in states, "has the name of a state"),
+                (name == f"{self.name}_states", "has the name of the step of its states"),
+                (names.count(name) > 1, "is there twice"),
+            ):
+                if fault:
+                    raise DefinitionError(f'flow "{self.name}": the query asset "{name}" {said}')
 
     def _check_columns(self, states: Mapping[str, Sequence[str]]) -> None:
         """See that suites and rankings name columns that their states have: else it shows after the first commit."""

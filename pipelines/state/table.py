@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipelines.errors import FieldError, ReadPointError
+from pipelines.errors import FieldError, ReadPointError, StateSchemaError
 from pipelines.places.location import Place
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
@@ -69,10 +69,16 @@ class StateTable:
 
     @property
     def declared(self) -> StateSchema:
-        """Return the state's declared schema, as of the last version: a flow may have added columns."""
+        """Return the state's declared schema, as of the last version: a flow may have added columns.
+
+        Raises:
+            StateSchemaError: a Delta table of others lies where the state would be.
+        """
         latest = self._latest()
         if self._schema is None or self._schema[0] is not latest:
-            text = latest.metadata().configuration[PROPERTY]
+            text = latest.metadata().configuration.get(PROPERTY)
+            if text is None:
+                raise StateSchemaError(self.name, "the engine did not make it")
             # Parsed once for all versions that say the same.
             same = self._schema is not None and self._schema[1] == text
             schema = self._schema[2] if same and self._schema else StateSchema.model_validate_json(text)

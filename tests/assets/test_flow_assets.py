@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import dagster as dg
@@ -10,14 +13,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from assets.factory import assets_of, flow_assets
+from assets.sources import source_asset
 from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_job
 from ops.jobs.compaction import checkpoint_compaction_job
-from pipelines.catalog import FlowSettings, FlowSpec
-from pipelines.errors import DefinitionError
+from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset
+from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.quality import drop
 from pipelines.sources import JsonFiles
+from pipelines.trident import DeltaState, TridentTopology
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
@@ -73,6 +78,33 @@ def test_flows_over_one_folder_share_its_asset(tmp_path: Path) -> None:
         assets_of([one, other])
 
 
+def test_two_things_of_one_name_are_refused_with_both_names(tmp_path: Path) -> None:
+    def made(name: str, state: str, *queries: str) -> FlowView:
+        def build(settings: FlowSettings) -> TridentTopology:
+            topology = TridentTopology(name)
+            rows = topology.new_stream(f"{name}_in", JsonFiles(settings.data / name, "n int"))
+            rows.partition_persist(DeltaState(state))
+            return topology
+
+        asked = tuple(QueryAsset(query, "", reads=(state,)) for query in queries)
+        return FlowView.of(FlowSpec(name, "", build, queries=asked), FlowSettings(tmp_path))
+
+    for views, said in (
+        ([("a", "kept"), ("b", "kept")], 'the state "kept" of flow b has the name of the state "kept" of flow a'),
+        ([("a", "x", "b_states"), ("b", "y")], "the step of the states of flow b has the name of the query asset"),
+        (
+            [("a", "x", "top"), ("b", "y", "top")],
+            'the query asset "top" of flow b has the name of the query asset "top"',
+        ),
+        ([("a", "kept", "kept")], 'flow "a": the query asset "kept" has the name of a state'),
+        ([("a", "x", "a_states")], 'flow "a": the query asset "a_states" has the name of the step of its states'),
+        ([("a", "x", "top", "top")], 'flow "a": the query asset "top" is there twice'),
+    ):
+        with pytest.raises(DefinitionError, match=re.escape(said)):
+            assets_of([flow_assets(made(*view)) for view in views])
+    assert assets_of([flow_assets(made("a", "a_states", "top"))])
+
+
 @pytest.mark.slow
 def test_a_run_materializes_channel_and_table(spark: SparkSession, view: FlowView, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "rides"
@@ -114,3 +146,18 @@ def test_a_run_materializes_channel_and_table(spark: SparkSession, view: FlowVie
         told = seen.asset_observation.metadata
         assert told["rows let go"].value == 5
         assert str(told["files before and after"].value).startswith("![files before and after](data:image/png;base64,")
+
+
+def test_the_last_day_of_all_may_be_the_last_slice(view: FlowView) -> None:
+    sliced = replace(view, spec=replace(view.spec, slices=DailySlices(date(2024, 1, 1), date.max)))
+    assert sliced.partitions is not None
+    assert sliced.partitions.has_partition_key("2024-02-29")
+
+
+def test_what_cannot_be_looked_at_is_told_plainly(view: FlowView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise TrideltaError("it does not answer", hint="start it")
+
+    monkeypatch.setattr("assets.sources.look_at", fails)
+    with pytest.raises(dg.Failure, match="it does not answer"):
+        dg.observe([source_asset(view, view.arriving[0])])

@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dagster as dg
 import pytest
@@ -173,3 +174,11 @@ def test_dg_finds_it() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     listed = json.loads(done.stdout[done.stdout.index('{"items"') :])
     assert TYPE in {one["key"] for one in listed["items"]}
+
+
+def test_another_flow_of_a_catalog_name_is_refused(tmp_path: Path) -> None:
+    """It would offer the deployment of the catalog's flow as its own."""
+    (tmp_path / "mine.yaml").write_text(ORDERS.replace("flow: orders", "flow: flights"))
+    component = FlowComponent(flow="mine.yaml")
+    with pytest.raises(DefinitionError, match='the flow "flights" is in the catalog already'):
+        component.build_defs(cast("Any", SimpleNamespace(path=tmp_path)))

@@ -523,3 +523,11 @@ def test_a_table_that_was_made_anew_is_told_from_its_first_commit(
         cursor = progress.cursor
     assert read == list(commits)
     assert json.loads(cursor)["days"]["tables"] == {"day_sums": commits[-1]}
+
+
+def test_on_demand_a_registry_that_does_not_answer_is_told_plainly(view: FlowView, tmp_path: Path) -> None:
+    away = NimbusResource(store_url="postgresql://me@127.0.0.1:1/x", root=str(tmp_path / "lake"))
+    check = liveness.liveness_check(view)
+    with pytest.raises(dg.Failure, match=r"127\.0\.0\.1") as told:
+        check(away)
+    assert told.value.metadata["error"].value == "RegistryError"

@@ -9,9 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from ops.cli.app import app
-from pipelines.catalog import FlowSettings, flow
+from pipelines import catalog
+from pipelines.catalog import FlowSettings, FlowSpec, flow
 from pipelines.planner.changes import save_plan
+from pipelines.sources import JsonFiles
 from pipelines.state.lake import Lake
+from pipelines.trident import DeltaState, TridentTopology
 
 runner = CliRunner()
 pytestmark = pytest.mark.usefixtures("home")
@@ -37,6 +40,32 @@ def test_of_what_is_deployed() -> None:
     assert done.exit_code == 0, done.output
     assert "flights, compared with its plan of 20" in done.stdout
     assert "bolts" not in done.stdout
+
+
+def test_a_state_that_another_flow_of_the_catalog_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spec(name: str) -> FlowSpec:
+        def build(settings: FlowSettings) -> TridentTopology:
+            topology = TridentTopology(name)
+            rows = topology.new_stream(f"{name}_in", JsonFiles(settings.data / name, "n int"))
+            rows.partition_persist(DeltaState("kept"))
+            return topology
+
+        return FlowSpec(name, "", build)
+
+    def wrong(_: FlowSettings) -> TridentTopology:
+        raise ValueError("it is another's")
+
+    monkeypatch.setattr(catalog, "FLOWS", (spec("one"), FlowSpec("wrong", "", wrong), spec("two")))
+    done = runner.invoke(app, ["plan", "two"])
+    assert (
+        done.exit_code,
+        'the state "kept" of flow two has the name of the state "kept" of flow one' in done.stderr,
+    ) == (
+        1,
+        True,
+    )
+    monkeypatch.setattr(catalog, "FLOWS", catalog.FLOWS[1:])
+    assert runner.invoke(app, ["plan", "two"]).exit_code == 0
 
 
 def test_as_json_and_as_a_drawing() -> None:
@@ -69,3 +98,18 @@ def test_an_unknown_flow_is_an_error_as_text() -> None:
     done = runner.invoke(app, ["plan", "fligths"])
     assert done.exit_code == 1
     assert 'did you mean "flights"?' in done.stderr
+
+
+def test_a_table_of_others_in_place_of_a_state_is_said_to_be_one() -> None:
+    from deltalake import write_deltalake
+    from pyarrow import table
+
+    path = Path(str(FlowSettings.from_environment().lake)) / "states" / "theirs"
+    path.mkdir(parents=True)
+    write_deltalake(str(path), table({"a": [1]}))
+    done = runner.invoke(app, ["state", "theirs"])
+    assert (done.exit_code, 'state "theirs"' in done.stderr, "the engine did not make it" in done.stderr) == (
+        1,
+        True,
+        True,
+    )
