@@ -265,6 +265,14 @@ def test_rule_5_3_5_isolation_to_one_host() -> None:
     assert spread(plan_assignment(hosts(4, 4, 4), flow(3, 3, hosts=["s2"]))) == {"s2": 3}
 
 
+def test_rule_5_4_2_masters_that_take_every_worker() -> None:
+    """A worker of a dead supervisor counts, but gets nothing: what is new has no place beside the masters."""
+    old = Assignment("f", (Worker("s1", 1, (1,)), Worker("s2", 1, (2,))), {1: MASTER.id, 2: "b"}, {1: 1.0, 2: 1.0})
+    demand = Demand("f", [Component("b", 2), Component(MASTER.id, 2)], 1, single_master=True)
+    with pytest.raises(AssignmentError, match=r"no worker is left for component: b"):
+        plan_assignment([Supervisor("s1", [1, 2, 3], used=[1])], demand, kind="REBALANCE", old=old, alive=[2])
+
+
 def test_rule_5_3_6_user_workers_on_every_free_slot() -> None:
     """The original divided by zero (issue #524)."""
     demand = flow(user_workers=[UserWorker({"b": 2}, "s1"), UserWorker({"b": 2}, "s2")])
