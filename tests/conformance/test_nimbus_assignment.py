@@ -5,7 +5,7 @@ Where the original has a fault that is fixed here, the test says so.
 
 import pytest
 
-from pipelines.errors import AssignmentError, NotEnoughWorkersError
+from pipelines.errors import AssignmentError, NotEnoughNodesError, NotEnoughWorkersError
 from pipelines.nimbus import (
     Assignment,
     Component,
@@ -219,6 +219,17 @@ def test_rule_5_3_3_too_many_old_workers_are_dropped() -> None:
     old = stood(*((f"s{n}", 1, [n]) for n in (1, 2, 3)))
     found = plan_assignment(hosts(4, 4, 4), flow(3, 2, use_old_assignment=True), old=old)
     assert loads(found) == [1, 2]
+
+
+def test_rule_5_3_3_an_old_worker_does_not_come_back_against_different_nodes() -> None:
+    """Its slot is gone, and elsewhere its task would stand beside another of the same component."""
+    old = stood(("s1", 1, [1]), ("s2", 1, [2]))
+    demand = Demand("f", [Component("b", 2, different_nodes=True)], 2, use_old_assignment=True)
+    with pytest.raises(NotEnoughNodesError):
+        plan_assignment(hosts(3), demand, old=old)
+    assert placed(plan_assignment(hosts(3, 3), demand, old=old)) == placed(old)
+    elsewhere = plan_assignment([Supervisor("s3", [1, 2, 3]), Supervisor("s4", [1])], demand, old=old)
+    assert spread(elsewhere) == {"s3": 1, "s4": 1}
 
 
 def test_rule_5_3_3_rebalance_takes_old_slots_and_fills_up_with_blank_workers() -> None:
