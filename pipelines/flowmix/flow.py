@@ -282,6 +282,7 @@ class _Check:
         if not any(stream.std_input for stream in self._streams.values()):
             self._refuse("At least one stream needs to read from std input", hint="stream(name, source)")
         self._check_targets()
+        self._check_tables()
         self._streams = {name: replace(stream, feeds=self._feeds_of(name)) for name, stream in self._streams.items()}
         self._check_cycles()
         order = in_order(self._streams)
@@ -328,6 +329,22 @@ class _Check:
                         stream,
                         stream.operations[index],
                     )
+
+    def _check_tables(self) -> None:
+        """No table has the name of one that the flow writes by itself."""
+        own = {
+            f"{self._flow}_{name}": f'output of stream "{name}"'
+            for name, one in self._streams.items()
+            if one.std_output
+        }
+        if any(stream.stateful for stream in self._streams.values()):
+            timed = (name for name, stream in self._streams.items() if stream.std_input and stream.event_timestamp)
+            own |= {f"late_{self._flow}_{name}": f'late events of stream "{name}"' for name in timed}
+        for stream in self._streams.values():
+            for operation in stream.operations:
+                if isinstance(operation, Persist) and operation.table in own:
+                    fault = f'its table "{operation.table}" is that of the {own[operation.table]}'
+                    self._refuse(fault, stream, operation, hint="give each result a name of its own")
 
     def _feeds_of(self, name: str) -> tuple[Feed, ...]:
         return tuple(

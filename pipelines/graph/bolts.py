@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from pipelines.errors import ParallelismError
-from pipelines.graph import nodes
+from pipelines.graph import events, nodes
 from pipelines.graph.expansion import Expansion, PlannedOperation, Repartition, components, expand
 from pipelines.graph.fields import distinct
 
@@ -282,6 +282,12 @@ class Layout:
 def is_spout(node: nodes.Node) -> bool:
     """Check whether tuples enter at this node."""
     return isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
+
+
+def dealt_by(spout: nodes.Node) -> tuple[str, ...]:
+    """Return the fields whose hash deals a spout's tuples to tasks: of events not the engine's own, which no two runs share."""
+    own = events.COLUMNS if isinstance(spout, nodes.ChannelSpoutNode) else ()
+    return tuple(name for name in spout.fields if name not in own)
 
 
 # A stream asks at every batch and a warm query each time, and laying out takes milliseconds. Nodes are frozen, so a graph

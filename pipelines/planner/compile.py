@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
-from pipelines.graph.bolts import is_spout, node_tasks
+from pipelines.graph.bolts import dealt_by, is_spout, node_tasks
 from pipelines.planner.aggregates import aggregated, extreme, multi_reduced
 from pipelines.planner.functions import appended, condition, consumed, replaced
 from pipelines.planner.joins import joined
@@ -101,7 +101,7 @@ class Compiler:
             return entered(self._given[node.id], node.fields, needed, tasks)
         if is_spout(node):
             assert node.id in self._spouts, f"the run gives no frame for {node.label}"
-            return entered(self._spouts[node.id], node.fields, needed, tasks)
+            return entered(self._spouts[node.id], dealt_by(node), needed, tasks)
         step = Step(
             node=node,
             frames=tuple(self._entering(node, parent) for parent in self._sources[node.id]),

@@ -16,7 +16,7 @@ from pipelines.aggregators import CombinerAggregator
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import DuplicateKeyError, UnknownQueryError, UnknownStateError
 from pipelines.graph import events, nodes
-from pipelines.graph.bolts import batch_groups, node_tasks
+from pipelines.graph.bolts import batch_groups, dealt_by, node_tasks
 from pipelines.planner.plain import PlainContext, Row, Table, freeze, in_order, plain, read, step
 from pipelines.planner.plain.context import fitted
 from pipelines.planner.plain.partitions import by_hash
@@ -278,7 +278,7 @@ class ReferenceEngine:
         for node in (self._topology.graph[node_id] for node_id in members):
             tasks = context.tasks_of(node.id)
             if isinstance(node, nodes.ChannelSpoutNode):
-                tables[node.id] = self._windows.read(node, txid)
+                tables[node.id] = by_hash(self._windows.read(node, txid), dealt_by(node), tasks)
             elif isinstance(node, nodes.EnterWindowNode):
                 tables[node.id] = self._windows.enter(node, tables[node.parents[0]], txid)
             elif isinstance(node, nodes.OnTimeNode):

@@ -58,7 +58,7 @@ class Policy:
     """A kind and its threshold (Flowmix rules 1): events for COUNT, seconds for TIME and TIME_DELTA_LT.
 
     A threshold of 0 is legal and never reached, as in the original (rules 5.1.4), but for TIME_DELTA_LT in sort and switch, where
-    two events at the same time reach it.
+    two events at the same time reach it, and for TIME and `close` in switch: the next tick or event reaches it (rules 5.4).
     """
 
     kind: str

@@ -5,7 +5,7 @@ Where the original has a fault that is fixed here, the test says so.
 
 import pytest
 
-from pipelines.errors import AssignmentError, NotEnoughWorkersError
+from pipelines.errors import AssignmentError, NotEnoughNodesError, NotEnoughWorkersError
 from pipelines.nimbus import (
     Assignment,
     Component,
@@ -221,6 +221,17 @@ def test_rule_5_3_3_too_many_old_workers_are_dropped() -> None:
     assert loads(found) == [1, 2]
 
 
+def test_rule_5_3_3_an_old_worker_does_not_come_back_against_different_nodes() -> None:
+    """Its slot is gone, and elsewhere its task would stand beside another of the same component."""
+    old = stood(("s1", 1, [1]), ("s2", 1, [2]))
+    demand = Demand("f", [Component("b", 2, different_nodes=True)], 2, use_old_assignment=True)
+    with pytest.raises(NotEnoughNodesError):
+        plan_assignment(hosts(3), demand, old=old)
+    assert placed(plan_assignment(hosts(3, 3), demand, old=old)) == placed(old)
+    elsewhere = plan_assignment([Supervisor("s3", [1, 2, 3]), Supervisor("s4", [1])], demand, old=old)
+    assert spread(elsewhere) == {"s3": 1, "s4": 1}
+
+
 def test_rule_5_3_3_rebalance_takes_old_slots_and_fills_up_with_blank_workers() -> None:
     old = stood(("s1", 4, [1, 2]))
     found = plan_assignment(hosts(4, 4), flow(4, 2), kind="REBALANCE", old=old)
@@ -263,6 +274,14 @@ def test_rule_5_3_5_placement(supervisors: list[Supervisor], workers: int, expec
 
 def test_rule_5_3_5_isolation_to_one_host() -> None:
     assert spread(plan_assignment(hosts(4, 4, 4), flow(3, 3, hosts=["s2"]))) == {"s2": 3}
+
+
+def test_rule_5_4_2_masters_that_take_every_worker() -> None:
+    """A worker of a dead supervisor counts, but gets nothing: what is new has no place beside the masters."""
+    old = Assignment("f", (Worker("s1", 1, (1,)), Worker("s2", 1, (2,))), {1: MASTER.id, 2: "b"}, {1: 1.0, 2: 1.0})
+    demand = Demand("f", [Component("b", 2), Component(MASTER.id, 2)], 1, single_master=True)
+    with pytest.raises(AssignmentError, match=r"no worker is left for component: b"):
+        plan_assignment([Supervisor("s1", [1, 2, 3], used=[1])], demand, kind="REBALANCE", old=old, alive=[2])
 
 
 def test_rule_5_3_6_user_workers_on_every_free_slot() -> None:

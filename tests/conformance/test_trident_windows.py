@@ -127,6 +127,15 @@ def test_a_hint_counts_for_the_window(windowed: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_results_of_a_window_are_dealt_alike_by_all_engines(spark: SparkSession, engine: Any) -> None:
+    topology = TridentTopology("dealt")
+    stream = topology.new_stream("s", FixedBatches("n bigint", [])).direct("n").tumbling_window(1, "n", Sum(), "w")
+    stream.partition_aggregate(Count(), "c").parallelism_hint(3).partition_persist(DeltaState("results"))
+    found = run_topology(topology, {"s": [[(n,) for n in range(30)]]}, engine, spark)
+    assert sorted(row["c"] for row in found["results"]) == [7, 11, 12]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_stands_behind_a_window_goes_on(spark: SparkSession, engine: Any) -> None:
     """Results are a stream like any other: here they are summed in a state."""
     topology = TridentTopology("behind")

@@ -155,6 +155,16 @@ def test_tables_and_outputs_have_one_writer() -> None:
         Flow("f").stream("s", "v bigint").output().persist("s")
 
 
+def test_a_table_is_none_that_the_flow_writes_by_itself() -> None:
+    own, timed = FixedBatches("v bigint", []), FixedBatches("v bigint, at timestamp", [])
+    with pytest.raises(FlowError, match=r'"f".*"b".*its table "f_a" is that of the output of stream "a"'):
+        Flow("f").stream("a", own).output().stream("b", own).persist("f_a").build()
+    late = Flow("f").stream("a", timed, timestamp="at").persist("late_f_a")
+    with pytest.raises(FlowError, match=r'its table "late_f_a" is that of the late events of stream "a"'):
+        late.aggregate(Count(), trigger=FIVE, evict=FIVE).output().build()
+    assert Flow("f").stream("a", timed, timestamp="at").persist("late_f_a").persist("f_a").build().tables
+
+
 def test_orders_keep_the_sources_order_everywhere() -> None:
     first, second = source_order(0, 1), source_order(0, 2)
     assert first < second < source_order(1, 0)

@@ -65,6 +65,14 @@ def test_rule_5_4_delta_as_close_never_opens_again() -> None:
     assert marks(SwitchWindow(COUNT(3), COUNT(9), DELTA(1))) == ".." + "x" * 28
 
 
+def test_rule_5_4_a_threshold_of_0_is_reached_at_the_next_tick_or_event() -> None:
+    """But for `open` by a count, whose counter has passed 0 when it is looked at."""
+    assert marks(SwitchWindow(TIME(0), COUNT(5), COUNT(3)), 12) == ".xxx" * 3
+    assert marks(SwitchWindow(COUNT(3), COUNT(5), TIME(0)), 12) == "..x" * 4
+    assert marks(SwitchWindow(COUNT(3), COUNT(5), COUNT(0)), 12) == "..x" * 4
+    assert marks(SwitchWindow(COUNT(0), COUNT(5), COUNT(2)), 12) == "." * 12
+
+
 def test_every_key_has_a_gate_and_events_pass_unchanged() -> None:
     operation = SwitchWindow(COUNT(2), COUNT(9), COUNT(9))
     script = [{"k": key, "n": n} for n, key in enumerate("aababb")]

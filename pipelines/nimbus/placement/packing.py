@@ -297,6 +297,8 @@ class TaskPlacing:
                     self._demand.flow,
                     f"there's no enough supervisor for making component: {component.id} 's tasks on different node",
                 )
+        if not candidates:
+            raise AssignmentError(self._demand.flow, f"no worker is left for component: {component.id}")
         if len(candidates) == 1:
             return candidates[0]
         return min(candidates, key=self._ranking(component))

@@ -157,7 +157,8 @@ class Planning:
         """Return user-defined workers, old ones and blank ones (rules 5.3.2, 5.3.3)."""
         drafts = self._user_defined(count)
         if self._demand.use_old_assignment:
-            drafts += self._as_before(count - len(drafts), {task for draft in drafts for task in draft.tasks})
+            taken = {task for draft in drafts for task in draft.tasks}
+            drafts += self._as_before(count - len(drafts), taken, {supervisor.id for supervisor in supervisors})
         elif self._keeping:
             drafts += self._old_slots(count, drafts, {supervisor.id for supervisor in supervisors})
         return drafts + [Draft() for _ in range(count - len(drafts))]
@@ -181,11 +182,18 @@ class Planning:
             return []
         return drafts
 
-    def _as_before(self, count: int, taken: set[int]) -> list[Draft]:
-        """Return old workers with their tasks, if all are to be placed and are still tasks of the same components."""
+    def _as_before(self, count: int, taken: set[int], usable: set[str]) -> list[Draft]:
+        """Return old workers with their tasks, if all are to be placed and are still tasks of the same components.
+
+        One whose slot is gone comes up anywhere: not with tasks that must stand on different nodes.
+        """
         need, drafts = set(self._need) - taken, []
+        apart = {component.id for component in self._demand.components if component.different_nodes}
         for worker in self._old.workers:
             tasks = [task for task in worker.tasks if task in self._names]
+            there = worker.supervisor in usable and self._slots.has(worker.slot)
+            if not there and not apart.isdisjoint(self._names[task] for task in tasks):
+                continue
             same = all(self._names[task] == self._old.components.get(task) for task in tasks)
             if tasks and same and need.issuperset(tasks):
                 drafts.append(Draft(wanted=worker.slot, host=worker.host, tasks=tasks))
