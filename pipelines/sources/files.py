@@ -34,6 +34,7 @@ from pipelines.sources.layouts import (
     has_more_values,
     has_other_fields,
     header_of,
+    is_packed,
     named_otherwise,
     parquet_columns,
     refused_lines,
@@ -60,6 +61,7 @@ class _Unread:
 
 
 _UNREAD = _Unread()
+_UNSEEN = "only Spark can unpack it, so its header cannot be looked at"
 
 
 def _is_read(below: Path | None) -> bool:
@@ -339,7 +341,8 @@ class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
     The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
-    declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position.
+    declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position. Only
+    `.gz` and `.bz2` files can be looked at so: files with a header that are packed otherwise are not read.
     """
 
     format = "csv"
@@ -357,6 +360,8 @@ class CsvFiles(FileSource):
 
     def check_file(self, name: str, file: Place) -> None:
         """Check that the header names all declared fields."""
+        if self._unseen([str(file)]):
+            raise SourceError(f'source "{name}": {file}: {_UNSEEN}', hint="pack it as .gz or .bz2, or not at all")
         header = header_of(str(file), self.options) if self._has_header else None
         if header is not None and header.lacks(self.fields):
             problem = f"its header lacks {', '.join(header.lacks(self.fields))}"
@@ -365,6 +370,13 @@ class CsvFiles(FileSource):
     @property
     def _has_header(self) -> bool:
         return str(self.options["header"]).lower() == "true"
+
+    def _unseen(self, files: list[str]) -> list[str]:
+        """Return the files that nobody can read by name: only Spark unpacks them."""
+        return [file for file in files if self._has_header and is_packed(file)]
+
+    def _unread(self, files: list[str]) -> dict[str, str]:
+        return {**dict.fromkeys(self._unseen(files), _UNSEEN), **super()._unread(files)}
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
         by_layout: dict[Any, list[str]] = {}

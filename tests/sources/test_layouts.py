@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import SourceSchemaError
+from pipelines.errors import SourceError, SourceSchemaError
 from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
@@ -428,3 +428,16 @@ def test_headers_of_lines_that_end_otherwise(tmp_path: Path) -> None:
     assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) == Header((), "")
     (tmp_path / "d.csv").write_text("||")
     assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) is None
+
+
+@pytest.mark.parametrize("suffix", ["zst", "LZ4", "snappy", "deflate"])
+def test_a_header_that_only_spark_can_unpack(tmp_path: Path, suffix: str) -> None:
+    """By position its columns might be others."""
+    file, other = str(tmp_path / f"a.csv.{suffix}"), str(tmp_path / "b.csv.gz")
+    for name in (file, other):
+        Path(name).write_bytes(b"")
+    layouts = CsvFiles(tmp_path, SCHEMA)._all_layouts([file, other])
+    assert list(layouts.values()) == [[other], [file]]
+    assert CsvFiles(tmp_path, SCHEMA, header=False)._all_layouts([file, other]) == {None: [file, other]}
+    with pytest.raises(SourceError, match="its header cannot be looked at"):
+        CsvFiles(tmp_path, SCHEMA).check("s", None)  # type: ignore[arg-type]
