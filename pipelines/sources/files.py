@@ -57,7 +57,7 @@ def literal_path(path: str) -> str:
 
 
 class _Unread:
-    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names in a bucket."""
+    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names."""
 
 
 _UNREAD = _Unread()
@@ -203,7 +203,8 @@ class FileSource(StoredSource):
         """Return the files that are not read, and why."""
         if isinstance(folder := place_of(self.path), Location):
             return _oddly_named(files) if folder.scheme == S3 else {}
-        unread = dict.fromkeys(unordinary(files), "no ordinary file, not read")
+        unread = {file: "a colon in its name, which Spark cannot read" for file in files if ":" in Path(file).name}
+        unread |= dict.fromkeys(unordinary(files), "no ordinary file, not read")
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
     def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
