@@ -145,8 +145,8 @@ class FileSource(StoredSource):
             raise MissingPathError(name, self.path)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
-        glob = next((value for option, value in self.options.items() if option.lower() == "pathglobfilter"), "*")
-        files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, str(glob))), key=str)
+        glob = str(self._option("pathGlobFilter", "*"))
+        files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
         for file in files:
             if ":" in file.name:
                 raise SourceError(
@@ -175,7 +175,7 @@ class FileSource(StoredSource):
         frame = self._read(spark, [self.path])
         files = frozenset(file_address(file) for file in frame.inputFiles())
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
-        return (self._by_layout(spark, layouts) if set(layouts) - {None} else self._with_file(frame)), files
+        return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
@@ -183,7 +183,7 @@ class FileSource(StoredSource):
         Spark's stream then reads the batch's other files twice.
         """
         layouts = self._all_layouts(sorted(files))
-        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in files):
+        if not self._differ(layouts) and not any(_PATTERN.search(file) for file in files):
             return frame
         return self._by_layout(frame.sparkSession, layouts)
 
@@ -219,7 +219,6 @@ class FileSource(StoredSource):
 
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
         """Each file as it is laid out, in an order that a replay repeats."""
-        # What lies beside folders `key=value`, or beneath others, Spark leaves out of a read that has their columns.
         alike: dict[Any, list[str]] = {}
         for layout, files in layouts.items():
             for file in files:
@@ -234,10 +233,20 @@ class FileSource(StoredSource):
         ]
         return reduce(lambda part, other: part.unionByName(other), parts)
 
+    def _differ(self, layouts: dict[Any, list[str]]) -> bool:
+        """Return whether files must be read apart: what lies beside folders `key=value` Spark leaves out of a read of these."""
+        return bool(set(layouts) - {None}) or len(set(map(self._of_folders, layouts.get(None, ())))) > 1
+
     def _of_folders(self, file: str) -> tuple[str, ...]:
-        """Return the columns whose values a file has from the folders `key=value` that it lies in."""
+        """Return the columns, in small letters, whose values a file has from the folders `key=value` that it lies in."""
+        if str(self._option("recursiveFileLookup", False)).lower() == "true":
+            return ()
         folders = file.removeprefix(self.path).split("/")[:-1]
-        return tuple(folder.partition("=")[0] for folder in folders if "=" in folder)
+        return tuple(folder.partition("=")[0].lower() for folder in folders if "=" in folder)
+
+    def _option(self, name: str, default: Any) -> Any:
+        """Return what the user gave for an option of Spark's, in any case of letters."""
+        return next((value for given, value in self.options.items() if given.lower() == name.lower()), default)
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return the rows of files of one layout; for the formats that tell any apart."""
@@ -315,7 +324,7 @@ class JsonFiles(FileSource):
         """Line by line, so that each is seen as it is."""
         from pyspark.sql import functions as F
 
-        given = {name: kind for name, kind in self._columns if name in self._of_folders(files[0])}
+        given = {name: kind for name, kind in self._columns if name.lower() in self._of_folders(files[0])}
         schema = ", ".join(["value string", *(f"`{name}` {kind}" for name, kind in given.items())])
         reader = spark.read.schema(schema).format("text").option("basePath", self.path)
         lines = reader.load([literal_path(file) for file in files]).where(F.trim("value") != "")
