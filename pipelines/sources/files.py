@@ -34,6 +34,7 @@ from pipelines.sources.layouts import (
     has_more_values,
     has_other_fields,
     header_of,
+    is_packed,
     named_otherwise,
     parquet_columns,
     refused_lines,
@@ -56,10 +57,11 @@ def literal_path(path: str) -> str:
 
 
 class _Unread:
-    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names in a bucket."""
+    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names."""
 
 
 _UNREAD = _Unread()
+_UNSEEN = "only Spark can unpack it, so its header cannot be looked at"
 
 
 def _is_read(below: Path | None) -> bool:
@@ -143,8 +145,8 @@ class FileSource(StoredSource):
             raise MissingPathError(name, self.path)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
-        glob = next((value for option, value in self.options.items() if option.lower() == "pathglobfilter"), "*")
-        files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, str(glob))), key=str)
+        glob = str(self._option("pathGlobFilter", "*"))
+        files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
         for file in files:
             if ":" in file.name:
                 raise SourceError(
@@ -173,7 +175,7 @@ class FileSource(StoredSource):
         frame = self._read(spark, [self.path])
         files = frozenset(file_address(file) for file in frame.inputFiles())
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
-        return (self._by_layout(spark, layouts) if set(layouts) - {None} else self._with_file(frame)), files
+        return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
@@ -181,7 +183,7 @@ class FileSource(StoredSource):
         Spark's stream then reads the batch's other files twice.
         """
         layouts = self._all_layouts(sorted(files))
-        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in files):
+        if not self._differ(layouts) and not any(_PATTERN.search(file) for file in files):
             return frame
         return self._by_layout(frame.sparkSession, layouts)
 
@@ -201,7 +203,8 @@ class FileSource(StoredSource):
         """Return the files that are not read, and why."""
         if isinstance(folder := place_of(self.path), Location):
             return _oddly_named(files) if folder.scheme == S3 else {}
-        unread = dict.fromkeys(unordinary(files), "no ordinary file, not read")
+        unread = {file: "a colon in its name, which Spark cannot read" for file in files if ":" in Path(file).name}
+        unread |= dict.fromkeys(unordinary(files), "no ordinary file, not read")
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
     def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
@@ -216,7 +219,6 @@ class FileSource(StoredSource):
 
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
         """Each file as it is laid out, in an order that a replay repeats."""
-        # What lies beside folders `key=value`, or beneath others, Spark leaves out of a read that has their columns.
         alike: dict[Any, list[str]] = {}
         for layout, files in layouts.items():
             for file in files:
@@ -231,10 +233,20 @@ class FileSource(StoredSource):
         ]
         return reduce(lambda part, other: part.unionByName(other), parts)
 
+    def _differ(self, layouts: dict[Any, list[str]]) -> bool:
+        """Return whether files must be read apart: what lies beside folders `key=value` Spark leaves out of a read of these."""
+        return bool(set(layouts) - {None}) or len(set(map(self._of_folders, layouts.get(None, ())))) > 1
+
     def _of_folders(self, file: str) -> tuple[str, ...]:
-        """Return the columns whose values a file has from the folders `key=value` that it lies in."""
+        """Return the columns, in small letters, whose values a file has from the folders `key=value` that it lies in."""
+        if str(self._option("recursiveFileLookup", False)).lower() == "true":
+            return ()
         folders = file.removeprefix(self.path).split("/")[:-1]
-        return tuple(folder.partition("=")[0] for folder in folders if "=" in folder)
+        return tuple(folder.partition("=")[0].lower() for folder in folders if "=" in folder)
+
+    def _option(self, name: str, default: Any) -> Any:
+        """Return what the user gave for an option of Spark's, in any case of letters."""
+        return next((value for given, value in self.options.items() if given.lower() == name.lower()), default)
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return the rows of files of one layout; for the formats that tell any apart."""
@@ -312,7 +324,7 @@ class JsonFiles(FileSource):
         """Line by line, so that each is seen as it is."""
         from pyspark.sql import functions as F
 
-        given = {name: kind for name, kind in self._columns if name in self._of_folders(files[0])}
+        given = {name: kind for name, kind in self._columns if name.lower() in self._of_folders(files[0])}
         schema = ", ".join(["value string", *(f"`{name}` {kind}" for name, kind in given.items())])
         reader = spark.read.schema(schema).format("text").option("basePath", self.path)
         lines = reader.load([literal_path(file) for file in files]).where(F.trim("value") != "")
@@ -339,7 +351,8 @@ class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
     The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
-    declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position.
+    declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position. Only
+    `.gz` and `.bz2` files can be looked at so: files with a header that are packed otherwise are not read.
     """
 
     format = "csv"
@@ -357,6 +370,8 @@ class CsvFiles(FileSource):
 
     def check_file(self, name: str, file: Place) -> None:
         """Check that the header names all declared fields."""
+        if self._unseen([str(file)]):
+            raise SourceError(f'source "{name}": {file}: {_UNSEEN}', hint="pack it as .gz or .bz2, or not at all")
         header = header_of(str(file), self.options) if self._has_header else None
         if header is not None and header.lacks(self.fields):
             problem = f"its header lacks {', '.join(header.lacks(self.fields))}"
@@ -365,6 +380,13 @@ class CsvFiles(FileSource):
     @property
     def _has_header(self) -> bool:
         return str(self.options["header"]).lower() == "true"
+
+    def _unseen(self, files: list[str]) -> list[str]:
+        """Return the files that nobody can read by name: only Spark unpacks them."""
+        return [file for file in files if self._has_header and is_packed(file)]
+
+    def _unread(self, files: list[str]) -> dict[str, str]:
+        return {**dict.fromkeys(self._unseen(files), _UNSEEN), **super()._unread(files)}
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
         by_layout: dict[Any, list[str]] = {}

@@ -198,6 +198,11 @@ def _ordinary(path: str, flags: int) -> int:
     return descriptor
 
 
+def is_packed(file: str) -> bool:
+    """Return whether a file is compressed in a way that only Spark reads."""
+    return Path(file).suffix.lower() in _PACKED
+
+
 def _opened(file: str, encoding: str) -> IO[str]:
     """Open a file by its key (`file_key`) as text; one that is packed is unpacked.
 
@@ -205,7 +210,7 @@ def _opened(file: str, encoding: str) -> IO[str]:
         OSError: it cannot be read, or only by Spark.
     """
     suffix = Path(file).suffix.lower()
-    if suffix in _PACKED:
+    if is_packed(file):
         raise OSError(file)
     place = place_of(file)
     if suffix not in _OPENERS:

@@ -233,3 +233,18 @@ def test_no_folder(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         JsonFiles(tmp_path / "in", SCHEMA).check("s", spark)
     assert (caught.value.source, caught.value.path) == ("s", str(tmp_path / "in"))
+
+
+def test_a_colon_in_a_name_that_comes_later_is_one_refused_record(spark: SparkSession, tmp_path: Path) -> None:
+    lay_out(tmp_path / "in", put_json, ["a.json", "x:y.json", "z.json"])
+    source, checkpoint, rows = JsonFiles(tmp_path / "in", SCHEMA), tmp_path / "checkpoint", []
+
+    def on_batch(frame: DataFrame, batch_id: int) -> None:
+        rows.extend(source.of_batch(frame, source.positions(checkpoint, batch_id, batch_id)).collect())
+
+    writer = source.stream(spark).writeStream.foreachBatch(on_batch).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(row["k"] for row in rows if row["_corrupt"] is None) == ["r0", "r2", "s0", "s2"]
+    (refused,) = (row for row in rows if row["_corrupt"] is not None)
+    assert "x:y.json: a colon in its name" in refused["_corrupt"]
+    assert file_key(refused["_file"]) == str(tmp_path / "in" / "x:y.json")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import SourceSchemaError
+from pipelines.errors import SourceError, SourceSchemaError
 from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
@@ -405,6 +405,29 @@ def test_folders_give_their_value_to_every_file(spark: SparkSession, tmp_path: P
     assert read(spark, JsonFiles(tmp_path, SCHEMA)) == rows
 
 
+def test_a_file_beside_the_folders_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would leave it out without a word."""
+    for folder, line in (("", '"day":"d1"'), ("day=01", '"n":1'), ("Day=02", '"n":2')):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "a.json").write_text(f'{{"k":"a",{line}}}\n{{"key":"x"}}\n')
+    (tmp_path / "b.json").write_text('{"k":"b","day":"d2"}\n')
+    source = JsonFiles(tmp_path, SCHEMA)
+    good = [("a", 1, "01"), ("a", 2, "02"), ("a", None, "d1"), ("b", None, "d2")]
+    rows = source.bounded(spark)[0].where("_corrupt is null").collect()
+    assert sorted((tuple(row)[:3] for row in rows), key=repr) == good
+    for file in tmp_path.rglob("a.json"):
+        file.write_text(file.read_text().partition("\n")[0])
+    rows = source.bounded(spark)[0].collect()
+    assert sorted((tuple(row)[:3] for row in rows), key=repr) == good
+
+
+def test_what_folders_give(tmp_path: Path) -> None:
+    there = {None: [f"{tmp_path}/day=1/a.json", f"{tmp_path}/Day=2/b.json"]}
+    beside = {None: [*there[None], f"{tmp_path}/c.json"]}
+    source, flat = JsonFiles(tmp_path, SCHEMA), JsonFiles(tmp_path, SCHEMA, recursivefilelookup=True)
+    assert [one._differ(files) for one in (source, flat) for files in (there, beside)] == [False, True, False, False]
+
+
 def test_rows_of_a_parquet_file_that_lacks_a_field_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"DAY": ["d1"], "k": ["a"], "n": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"k": ["b", "c"], "amount": [2, None], "day": ["d1", "d1"]}), tmp_path / "b.parquet")
@@ -428,3 +451,16 @@ def test_headers_of_lines_that_end_otherwise(tmp_path: Path) -> None:
     assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) == Header((), "")
     (tmp_path / "d.csv").write_text("||")
     assert header_of(str(tmp_path / "d.csv"), {"lineSep": "|"}) is None
+
+
+@pytest.mark.parametrize("suffix", ["zst", "LZ4", "snappy", "deflate"])
+def test_a_header_that_only_spark_can_unpack(tmp_path: Path, suffix: str) -> None:
+    """By position its columns might be others."""
+    file, other = str(tmp_path / f"a.csv.{suffix}"), str(tmp_path / "b.csv.gz")
+    for name in (file, other):
+        Path(name).write_bytes(b"")
+    layouts = CsvFiles(tmp_path, SCHEMA)._all_layouts([file, other])
+    assert list(layouts.values()) == [[other], [file]]
+    assert CsvFiles(tmp_path, SCHEMA, header=False)._all_layouts([file, other]) == {None: [file, other]}
+    with pytest.raises(SourceError, match="its header cannot be looked at"):
+        CsvFiles(tmp_path, SCHEMA).check("s", None)  # type: ignore[arg-type]
