@@ -58,5 +58,8 @@ def siblings_of(persists: Iterable[nodes.Node]) -> list[Siblings]:
 
 def _stores_partials(node: nodes.Node) -> TypeGuard[nodes.PersistNode]:
     """Check whether Spark alone makes what the state stores, without what it held before."""
-    plain = type(node) is nodes.PersistNode and node.updater is None and node.state.layout == LOG
+    # No channel, whose rows are accounted for otherwise.
+    if not isinstance(node, nodes.PersistNode) or type(node) is not nodes.PersistNode:
+        return False
+    plain = node.updater is None and node.state.layout == LOG
     return plain and bool(node.aggregations) and over_columns(node.aggregations)

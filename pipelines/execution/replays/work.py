@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pipelines.execution.events.hooks import Listener
     from pipelines.execution.replays.record import Record
     from pipelines.execution.replays.selection import Entry
+    from pipelines.planner.siblings import Siblings
     from pipelines.quality.results import GateResult
     from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
@@ -82,6 +83,7 @@ class ReplayRun(PlanRun):
         wanted: Iterable[int],
         left_out: Mapping[str, frozenset[str]],
         given: Mapping[int, DataFrame] | None = None,
+        siblings: Sequence[Siblings] = (),
         numbers: frozenset[int] = frozenset(),
     ) -> dict[int, DataFrame]:
         """Return the frames of some nodes, by id.
@@ -89,6 +91,7 @@ class ReplayRun(PlanRun):
         Args:
             left_out: none, ever: here rows are left out one by one.
             given: frames that are there already, by node.
+            siblings: persists that get one frame, with the rows of all.
             numbers: those rows.
         """
         spouts, given = {}, dict(given or {})
@@ -98,7 +101,7 @@ class ReplayRun(PlanRun):
             spouts[spout.id] = taken.select(*(f"`{name}`" for name in fields), REPLAYED)
         if isinstance(self._entry, nodes.GateNode):
             given[self._entry.id] = self.gate(self._entry, self._without(self.entered, numbers).drop(UNREADABLE))
-        return Compiler(self.group.topology.graph, tuple(wanted), self, spouts, given).frames()
+        return Compiler(self.group.topology.graph, tuple(wanted), self, spouts, given, siblings).frames()
 
     def _without(self, frame: DataFrame, numbers: frozenset[int]) -> DataFrame:
         if not numbers:
