@@ -10,6 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.observe import observe
 from pyspark.sql import SparkSession
 
 from assets.factory import assets_of, flow_assets
@@ -160,4 +161,4 @@ def test_what_cannot_be_looked_at_is_told_plainly(view: FlowView, monkeypatch: p
 
     monkeypatch.setattr("assets.sources.look_at", fails)
     with pytest.raises(dg.Failure, match="it does not answer"):
-        dg.observe([source_asset(view, view.arriving[0])])
+        observe([source_asset(view, view.arriving[0])])
