@@ -431,6 +431,7 @@ def _unfinished(checkpoint: Checkpoint) -> bool:
 
 def _conflicts() -> tuple[type[Exception], ...]:
     """Return the classes by which delta-rs and Delta on Spark say that another commit came first."""
-    from delta.exceptions import DeltaConcurrentModificationException
+    from delta import exceptions
 
-    return CommitFailedError, DeltaConcurrentModificationException
+    # In Python none of them derives from the one that stands for them all.
+    return CommitFailedError, *(getattr(exceptions, name) for name in exceptions.__all__)

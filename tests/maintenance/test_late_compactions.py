@@ -22,7 +22,6 @@ from pipelines.state.record import COMPACTION, RESET, SLICE, BatchRecord
 from pipelines.state.turns import stream_id
 from pipelines.state.writer import StateWriter
 from tests.maintenance.small_state import FLOW, STATE, SmallState
-from tests.places.test_lease import until
 from tests.state.small_kinds import SmallTable
 
 if TYPE_CHECKING:
@@ -139,6 +138,14 @@ def test_claims_are_not_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"d1": ("file:/old",)} not in said
 
 
+def test_every_conflict_of_delta_on_spark_is_one() -> None:
+    from delta.exceptions import captured
+
+    found = [kind for name, kind in vars(captured).items() if name.startswith("Concurrent")]
+    assert len(found) == 5
+    assert all(issubclass(kind, compaction._conflicts()) for kind in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before Spark looks at the table", "while Spark writes"])
 def test_by_spark_a_slice_that_was_filled_meanwhile_counts_once(
@@ -152,18 +159,23 @@ def test_by_spark_a_slice_that_was_filled_meanwhile_counts_once(
     state.batch([("d1", "a", 0, 1)], gap=64)
     begun, filled = tmp_path / "begun", tmp_path / "filled"
 
+    def appears(file: Path) -> bool:
+        end = time.monotonic() + 120
+        while not (there := file.exists()) and time.monotonic() < end:
+            time.sleep(0.05)
+        return there
+
     def slice_() -> None:
         state.replace("d9", [("d9", "a", 0, 1)], claims=("file:/d9",))
         filled.touch()
 
     def once_begun() -> None:
-        until(begun.exists)
-        slice_()
+        if appears(begun):
+            slice_()
 
     def waits(key: str) -> str:
         begun.touch()
-        while not filled.exists():
-            time.sleep(0.05)
+        appears(filled)
         return key
 
     def slowly(self: StateWriter, table: DeltaTable, frame: DataFrame, *args: Any) -> int:
