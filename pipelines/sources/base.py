@@ -259,7 +259,10 @@ def one_value(text: Column, options: Mapping[str, str]) -> Column:
     # The line break ends a comment, where the options take any.
     listed = F.concat(F.lit("["), text, F.lit(f'\n,{{"{_SECOND}":true}}]'))
     second = F.get(F.from_json(listed, f"array<struct<{_SECOND}:boolean>>", dict(options)), F.lit(1))
-    return F.when((F.instr(text, "}") == F.length(text)) | second.getField(_SECOND), text)
+    # By bytes: `instr` goes by characters, which takes twice as long.
+    before = text.cast("binary").substr(F.lit(1), F.octet_length(text) - 1)
+    alone = F.endswith(text, F.lit("}")) & ~F.contains(before, F.lit(b"}"))
+    return F.when(alone | second.getField(_SECOND), text)
 
 
 OWN_TEXT = "\x00text"
