@@ -352,7 +352,7 @@ class CsvFiles(FileSource):
 
     The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
     declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position. Only
-    `.gz` and `.bz2` files can be looked at so: files with a header that are packed otherwise are not read.
+    `.gz`, `.bz2` and `.deflate` files can be looked at so: files with a header that are packed otherwise are not read.
     """
 
     format = "csv"
@@ -371,7 +371,9 @@ class CsvFiles(FileSource):
     def check_file(self, name: str, file: Place) -> None:
         """Check that the header names all declared fields."""
         if self._unseen([str(file)]):
-            raise SourceError(f'source "{name}": {file}: {_UNSEEN}', hint="pack it as .gz or .bz2, or not at all")
+            raise SourceError(
+                f'source "{name}": {file}: {_UNSEEN}', hint="pack it as .gz, .bz2 or .deflate, or not at all"
+            )
         header = header_of(str(file), self.options) if self._has_header else None
         if header is not None and header.lacks(self.fields):
             problem = f"its header lacks {', '.join(header.lacks(self.fields))}"

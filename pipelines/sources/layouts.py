@@ -35,10 +35,19 @@ _LOOKED_AT = 64 * 1024
 _SHOWN = 200
 _LONGEST_HEADER = 1 << 20
 _FOLLOWED = object()
-_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+
+
+def _inflated(packed: Path | BytesIO, _mode: str, **text: Any) -> IO[str]:
+    """Open the beginning of a file of zlib's, which is Hadoop's `.deflate`."""
+    with packed if isinstance(packed, BytesIO) else packed.open("rb") as file:
+        beginning = zlib.decompressobj().decompress(file.read(_LONGEST_HEADER), _LONGEST_HEADER)
+    return TextIOWrapper(BytesIO(beginning), **text)
+
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".deflate": _inflated}
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeError)
 """What reading the beginning of a torn, mispacked or gone file raises. Spark says then what is wrong."""
-_PACKED = frozenset({".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
+_PACKED = frozenset({".zst", ".zstd", ".lz4", ".snappy", ".xz"})
 
 
 @dataclass(frozen=True)
