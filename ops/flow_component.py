@@ -10,6 +10,7 @@ attributes:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,17 +77,30 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
         named = [self.flow] if isinstance(self.flow, str) else self.flow
         groups = []
         for name in named:
-            spec = _spec(name, context.path)
-            if known.get(spec.name, spec) is not spec:
-                raise DefinitionError(
-                    f'flow {name}: the flow "{spec.name}" is in the catalog already', hint="give it another name"
-                )
+            spec = _same_of_catalog(name, _spec(name, context.path), known)
             made = flow_assets(FlowView.of(spec, settings), is_deployable=spec.name in known)
             groups.append(FlowGroup([made], spec.name, self.schedules))
         return flow_definitions(groups, str(settings.lake), resources=self.resources, one_process=self.one_process)
 
 
 # --- which flow -----------------------------------------------------------------------------------------------------
+
+
+def _same_of_catalog(named: str, spec: FlowSpec, known: Mapping[str, FlowSpec]) -> FlowSpec:
+    """Return the catalog's flow of this name if the plan is the same, or the flow itself if the catalog has none of its name.
+
+    Raises:
+        DefinitionError: the catalog has another one, whose deployment would be offered.
+    """
+    from pipelines.nimbus.deployed import plan_digest
+
+    found = known.get(spec.name, spec)
+    if found is not spec and plan_digest(found.topology()) != plan_digest(spec.topology()):
+        raise DefinitionError(
+            f'flow {named}: the catalog has another flow "{spec.name}"',
+            hint=f'give it another name, or name the catalog\'s: "flow: {spec.name}"',
+        )
+    return found
 
 
 def _spec(named: str, beside: Path) -> FlowSpec:

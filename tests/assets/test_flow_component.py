@@ -13,7 +13,8 @@ import dagster as dg
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
-from ops.flow_component import FlowComponent, FlowSchedules
+from ops.flow_component import FlowComponent, FlowSchedules, _of_file
+from pipelines import catalog
 from pipelines.catalog import flow as flow_of
 from pipelines.catalog.flow import PROJECT
 from pipelines.errors import DefinitionError, FlowFileError, UnknownFlowError
@@ -176,9 +177,18 @@ def test_dg_finds_it() -> None:
     assert TYPE in {one["key"] for one in listed["items"]}
 
 
+def test_the_catalogs_flow_may_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "orders.yaml").write_text(ORDERS)
+    own = _of_file(tmp_path / "orders.yaml")
+    assert own is not _of_file(tmp_path / "orders.yaml")
+    monkeypatch.setattr(catalog, "found", lambda: ([own], []))
+    defs = FlowComponent(flow="orders.yaml").build_defs(cast("Any", SimpleNamespace(path=tmp_path)))
+    assert dg.AssetKey(["deployments", "orders"]) in defs.resolve_asset_graph().get_all_asset_keys()
+
+
 def test_another_flow_of_a_catalog_name_is_refused(tmp_path: Path) -> None:
     """It would offer the deployment of the catalog's flow as its own."""
     (tmp_path / "mine.yaml").write_text(ORDERS.replace("flow: orders", "flow: flights"))
     component = FlowComponent(flow="mine.yaml")
-    with pytest.raises(DefinitionError, match='the flow "flights" is in the catalog already'):
+    with pytest.raises(DefinitionError, match='the catalog has another flow "flights"'):
         component.build_defs(cast("Any", SimpleNamespace(path=tmp_path)))

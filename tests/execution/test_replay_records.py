@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,19 @@ def test_a_late_replay_leaves_the_rows_of_one_that_is_about_to_begin(
     assert (records.all(), records.last) == ([], 1)
     records.begin(record(2, "at 11"), lot("again"))
     assert [records.lot(one).rows["row"].to_pylist() for one in records.unfinished()] == [["again"]]
+
+
+def test_rows_without_a_record_are_forgotten_with_old_replays(records: Records) -> None:
+    for number in (2, 4):
+        records.begin(record(number, "at 10"), lot("theirs"))
+    for number in (1, 3, 5):
+        (records.folder / f"{number}.parquet").write_bytes(b"rows")
+    now = datetime.now(UTC)
+    records.forget(now - timedelta(hours=1))
+    assert {file.name for file in records.folder.glob("*.parquet")} == {f"{n}.parquet" for n in (1, 2, 3, 4, 5)}
+    records.forget(now + timedelta(hours=1))
+    assert {file.name for file in records.folder.glob("*.parquet")} == {f"{n}.parquet" for n in (2, 4, 5)}
+    assert records.last == 5
 
 
 def test_a_replay_that_has_lost_a_lease_does_not_begin(records: Records) -> None:

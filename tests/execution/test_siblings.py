@@ -16,6 +16,7 @@ from pipelines.planner.siblings import siblings_of
 from pipelines.sources import JsonFiles
 from pipelines.trident import (
     Average,
+    Collect,
     Count,
     DeltaState,
     DistinctCount,
@@ -32,7 +33,9 @@ ROWS = [
     {"k": "a", "d": "y", "n": 3},
     {"k": "a", "d": None, "n": 3},
 ]
-SCHEMA = "k string, d string, n bigint"
+for row in ROWS:
+    row["m"] = {"n": row["n"]}
+SCHEMA = "k string, d string, n bigint, m map<string,bigint>"
 States = dict[str, Callable[[Any, DeltaState], Any]]
 
 BY_KEY: States = {
@@ -41,6 +44,8 @@ BY_KEY: States = {
     "others": lambda rows, state: rows.group_by("k").persistent_aggregate(
         state, [Average("n", "value"), DistinctCount("d", "different"), Min("n", "least")]
     ),
+    # A map has no hash but that of its JSON, which names the column.
+    "maps": lambda rows, state: rows.group_by("k").persistent_aggregate(state, "m", Collect(), "maps"),
 }
 
 

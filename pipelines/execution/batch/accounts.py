@@ -6,7 +6,9 @@ the order of rows; two equal rows cancel out, which is why the count is always c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,15 +25,21 @@ HASH = "_hash"
 """bigint: the hash of a row, while it travels."""
 
 
-def row_hash(schema: StructType) -> str:
+def row_hash(schema: StructType, places: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the hash of the user's columns of a frame as SQL: a bigint; maps and variants, which Spark does not hash, as JSON.
 
     A text is one call of the JVM, whatever it holds; functions of columns are two and more each, and this is done per batch.
+
+    Args:
+        places: the columns of the frame that fields are in, where they have other names.
     """
-    fields = [field for field in schema.fields if field.name not in ENGINE_COLUMNS]
-    # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
-    names = ((SPARK.name(field.name), field.dataType) for field in fields)
-    hashed = (name if _hashable(kind) else f"to_json(struct({name}))" for name, kind in names)
+    hashed = []
+    for field in schema.fields:
+        name, column = SPARK.name(field.name), SPARK.name(places.get(field.name, field.name))
+        if field.name not in ENGINE_COLUMNS:
+            # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
+            whole = f"to_json(struct({column} AS {name}))"
+            hashed.append(column if _hashable(field.dataType) else whole)
     return f"xxhash64({', '.join(hashed)})"
 
 

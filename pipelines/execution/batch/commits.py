@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from pipelines.execution.batch.accounts import HASH, row_hash, taken_off
 from pipelines.execution.checkpoint.durable import sync_table
@@ -111,8 +111,10 @@ def with_hashes(frame: DataFrame, siblings: Siblings) -> DataFrame:
 
 
 def _own_hash(schema: StructType, siblings: Siblings, member: nodes.PersistNode) -> str:
-    own = StructType([schema[place] for place in _own_places(schema.names, siblings, member)])
-    return f"{row_hash(own)} AS {SPARK.name(siblings.place(member, HASH))}"
+    """Return the hash of a member's own row as SQL: under the names that the columns have in its state."""
+    places = {a.output: siblings.place(member, a.output) for a in member.aggregations}
+    own = [StructField(name, schema[places.get(name, name)].dataType) for name in (*member.group, *places)]
+    return f"{row_hash(StructType(own), places)} AS {SPARK.name(siblings.place(member, HASH))}"
 
 
 def _own_places(names: Sequence[str], siblings: Siblings, member: nodes.PersistNode) -> list[str]:

@@ -119,7 +119,17 @@ class Records:
         for record in old:
             (self.folder / f"{record.number}.json").unlink(missing_ok=True)
             self._rows(record.number).unlink(missing_ok=True)
+        self._forget_rows_alone(before)
         return len(old)
+
+    def _forget_rows_alone(self, before: datetime) -> None:
+        """Remove the rows of replays that were cut off before their record was written; numbers behind the last stay given."""
+        known = {record.number for record in self.all()}
+        files: list[Place] = [*self.folder.glob("[0-9]*.parquet")]
+        for file in files:
+            alone = int(file.stem) not in known and int(file.stem) < max(known, default=0)
+            if alone and file.stat().st_mtime < before.timestamp():
+                file.unlink(missing_ok=True)
 
     def _rows(self, number: int) -> Place:
         return self.folder / f"{number}.parquet"
