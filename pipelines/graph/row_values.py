@@ -192,6 +192,7 @@ def _fit(values: Iterable[Any], kind: pa.DataType) -> bool:
         return _own_classes(kind).issuperset(map(type, values))
     there = [value for value in values if value is not None]
     if pa.types.is_list(kind):
+        _refuse_iterators(there)
         return _fit(chain.from_iterable(there), kind.value_type)
     if any(type(value) is not dict for value in there):
         return False
@@ -199,6 +200,13 @@ def _fit(values: Iterable[Any], kind: pa.DataType) -> bool:
         of_values = chain.from_iterable(value.values() for value in there)
         return _fit(chain.from_iterable(there), kind.key_type) and _fit(of_values, kind.item_type)
     return all(_fit([value.get(field.name) for value in there], field.type) for field in kind)
+
+
+def _refuse_iterators(values: Iterable[Any]) -> None:
+    """Raise TypeError if a nested value can be gone through only once: a check would eat it, and rows are tried twice."""
+    for own in {*map(type, values)}:
+        if hasattr(own, "__next__"):
+            raise TypeError(f"an iterator ({own.__name__}) is no array, map or struct")
 
 
 @lru_cache(maxsize=256)
@@ -219,16 +227,28 @@ _SQL = {kind: text for text, kind in ARROW_TYPES.items()}
 @lru_cache(maxsize=256)
 def _of_arrow(kind: pa.DataType) -> Convert | None:
     """Return what makes of a value one that Arrow takes for the type without a loss; None if Arrow loses nothing."""
-    if pa.types.is_list(kind):
-        return _array(("", _of_arrow(kind.value_type)))
-    if pa.types.is_struct(kind):
-        inner = [(field.name, _of_arrow(field.type)) for field in kind]
-        return _struct(*inner) if any(convert for _, convert in inner) else None
-    if pa.types.is_map(kind):
-        items = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
-        return items and (lambda given: items(dict(given)))
+    if pa.types.is_nested(kind):
+        return _of_nested(kind)
     if pa.types.is_boolean(kind):
         return None
     if pa.types.is_timestamp(kind):
         return moment
     return _converter(f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _SQL.get(kind) or "")
+
+
+def _of_nested(kind: pa.DataType) -> Convert | None:
+    convert: Convert | None = None
+    if pa.types.is_list(kind):
+        convert = _array(("", _of_arrow(kind.value_type)))
+    elif pa.types.is_struct(kind):
+        inner = [(field.name, _of_arrow(field.type)) for field in kind]
+        convert = _struct(*inner) if any(each for _, each in inner) else None
+    elif pa.types.is_map(kind):
+        items = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
+        convert = items and (lambda given: items(dict(given)))
+
+    def of_lasting(given: Any) -> Any:
+        _refuse_iterators((given,))
+        return convert(given) if convert else given
+
+    return convert and of_lasting

@@ -239,6 +239,25 @@ def test_one_value_among_many_is_found(kind: pa.DataType, good: Any, bad: Any) -
         sent(kind, good, None, bad, good)
 
 
+@pytest.mark.parametrize(
+    ("kind", "items"),
+    [
+        (pa.list_(pa.float64()), [3, 2, 1]),
+        (pa.list_(pa.string()), ["a", "b"]),
+        (pa.list_(pa.list_(pa.int64())), [[1.0], [2.0]]),
+        (pa.struct([("n", pa.int64()), ("d", pa.float64())]), [1, 2]),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1.0)]),
+    ],
+)
+def test_an_iterator_is_refused_and_not_eaten(kind: pa.DataType, items: list[Any]) -> None:
+    """A batch is gone through twice, so of an iterator some items would be missing."""
+    for given in (iter(items), reversed(items), map(str, items), (item for item in items)):
+        with pytest.raises(RuntimeError, match=r"aggregate mean .*does not fit its output"):
+            sent(kind, None, given)
+        with pytest.raises(RuntimeError, match=r"aggregate mean .*does not fit its output"):
+            sent(pa.struct([("v", kind)]), (given,))
+
+
 class _Halves(StateUpdater):
     keys, values = "k string", "n bigint"
 
