@@ -89,7 +89,7 @@ def _map(*inner: Named) -> Convert | None:
     key, item = (each for _, each in inner)
     if key is None and item is None:
         return None
-    return lambda mapping: {one(key, name): one(item, value) for name, value in mapping.items()}
+    return lambda mapping: {one(key, name): one(item, value) for name, value in dict(mapping).items()}
 
 
 def _struct(*inner: Named) -> Convert | None:
@@ -244,8 +244,7 @@ def _of_nested(kind: pa.DataType) -> Convert | None:
         inner = [(field.name, _of_arrow(field.type)) for field in kind]
         convert = _struct(*inner) if any(each for _, each in inner) else None
     elif pa.types.is_map(kind):
-        items = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
-        convert = items and (lambda given: items(dict(given)))
+        convert = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
 
     def of_lasting(given: Any) -> Any:
         _refuse_iterators((given,))

@@ -258,6 +258,26 @@ def test_an_iterator_is_refused_and_not_eaten(kind: pa.DataType, items: list[Any
             sent(pa.struct([("v", kind)]), (given,))
 
 
+PAIRS: Any = {"pairs": lambda n: [("a", n)], "none": lambda n: [], "a dict": lambda n: {"a": n}}
+
+
+@pytest.mark.parametrize("made", PAIRS.values(), ids=PAIRS)
+def test_a_map_may_be_given_as_pairs(made: Any) -> None:
+    kind = "map<string, double>"
+    want = {"a": 2.0} if made(2) else {}
+    assert sent(pa.map_(pa.string(), pa.float64()), made(2)) == [list(want.items())]
+    stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
+    own = ReducerAggregator(lambda: [], lambda now, n: made(n), returns=kind)
+    stream.aggregate("n", own, "m").partition_persist(DeltaState("out"))
+    assert run_topology(stream._topology, {"s": [[(2,)]]})["out"] == [{"m": want}]
+
+
+def test_a_function_may_give_a_map_as_pairs(spark: SparkSession) -> None:
+    convert = to_spark(["map<string, double>"])
+    assert convert is not None
+    assert [convert((made(2),)) for made in PAIRS.values()] == [({"a": 2.0},), ({},), ({"a": 2.0},)]
+
+
 class _Halves(StateUpdater):
     keys, values = "k string", "n bigint"
 
