@@ -332,6 +332,33 @@ def test_the_reference_refuses_the_same_values(build: Any) -> None:
         run(3)
 
 
+FAR: Any = {
+    "double": (10**400, "too large"),
+    "timestamp": (datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))), "out of range"),
+}
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_a_value_that_no_type_holds_is_named(kind: str) -> None:
+    given, reason = FAR[kind]
+    for build in (
+        lambda s: s.aggregate("n", ReducerAggregator(lambda: None, lambda now, n: given, returns=kind), "v"),
+        lambda s: s.each("n", RowFunction(lambda n: given, (kind,)), "v"),
+    ):
+        topology = TridentTopology("t")
+        build(topology.new_stream("s", FixedBatches("n bigint", []))).partition_persist(DeltaState("out"))
+        with pytest.raises(FunctionError, match=reason):
+            run_topology(topology, {"s": [[(1,)]]})
+    far: Any = type("_Far", (_Half,), {"outputs": f"v {kind}", "aggregate": lambda self: given})
+    windowed = (
+        Flow("f")
+        .stream("s", FixedBatches("v bigint", []))
+        .aggregate(far(), trigger=Policy.count(1), evict=Policy.count(0))
+    )
+    with pytest.raises(FunctionError, match=reason):
+        run_flow(windowed.output().build(), {"s": [{"v": 1}]})
+
+
 class _Half(WindowAggregator):
     outputs = "v bigint"
 
