@@ -101,6 +101,12 @@ class StreamDefinition:
         """Return whether one of its operations keeps windows."""
         return any(isinstance(operation, Stateful) for operation in self.operations)
 
+    @property
+    def tells_late(self) -> bool:
+        """Return whether its source's late events get a table, in event time: it has windows, or a channel takes its events."""
+        leads_on = self.stateful or self.feeds or self.targets
+        return self.std_input and self.event_timestamp is not None and bool(leads_on)
+
 
 def in_order(streams: Mapping[str, StreamDefinition]) -> tuple[StreamDefinition, ...]:
     """Return streams without a cycle so that each comes behind those that feed it."""

@@ -30,6 +30,7 @@ from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, require
 from pipelines.graph.nodes import CodeLocation
 from pipelines.sources.base import Source
+from pipelines.sources.events import PROCESSING
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.operations import Grouping, JoinWindow
 
@@ -154,9 +155,7 @@ class Flow:
         self._refuse_if_built(None)
         written = [replace(stream._start, operations=tuple(stream._operations)) for stream in self._begun.values()]
         flow = Flow(self.name, self.description, clock=self.clock, windows=self.windows)
-        flow.streams = MappingProxyType(
-            {definition.name: definition for definition in checked(self.name, written, self._here())}
-        )
+        flow.streams = MappingProxyType({definition.name: definition for definition in checked(self, written)})
         flow.built = True
         return flow
 
@@ -255,23 +254,22 @@ def _check_source(flow: Flow, name: str, source: Any, std_input: bool | None) ->
             flow._refuse("the source's schema has no fields", name)
 
 
-def checked(flow: str, written: Sequence[StreamDefinition], at: CodeLocation) -> tuple[StreamDefinition, ...]:
+def checked(flow: Flow, written: Sequence[StreamDefinition]) -> tuple[StreamDefinition, ...]:
     """Check a whole flow (Flowmix rules 2, FlowDefsBuilder). Return the streams with their feeds and schemas.
 
     Args:
-        flow: the flow's name, for messages.
+        flow: the flow that is built.
         written: the streams as written.
-        at: where the flow is built.
 
     Raises:
         FlowError, FieldError: at the first fault.
     """
-    return _Check(flow, written, at).run()
+    return _Check(flow, written).run()
 
 
 class _Check:
-    def __init__(self, flow: str, written: Sequence[StreamDefinition], at: CodeLocation) -> None:
-        self._flow, self._at = flow, at
+    def __init__(self, flow: Flow, written: Sequence[StreamDefinition]) -> None:
+        self._flow, self._clock, self._at = flow.name, flow.clock, flow._here()
         self._streams = {stream.name: stream for stream in written}
 
     def run(self) -> tuple[StreamDefinition, ...]:
@@ -282,8 +280,8 @@ class _Check:
         if not any(stream.std_input for stream in self._streams.values()):
             self._refuse("At least one stream needs to read from std input", hint="stream(name, source)")
         self._check_targets()
-        self._check_tables()
         self._streams = {name: replace(stream, feeds=self._feeds_of(name)) for name, stream in self._streams.items()}
+        self._check_tables()
         self._check_cycles()
         order = in_order(self._streams)
         if not any(isinstance(op, Output | Persist) for stream in self._streams.values() for op in stream.operations):
@@ -337,9 +335,9 @@ class _Check:
             for name, one in self._streams.items()
             if one.std_output
         }
-        if any(stream.stateful for stream in self._streams.values()):
-            timed = (name for name, stream in self._streams.items() if stream.std_input and stream.event_timestamp)
-            own |= {f"late_{self._flow}_{name}": f'late events of stream "{name}"' for name in timed}
+        if self._clock != PROCESSING:
+            late = (name for name, stream in self._streams.items() if stream.tells_late)
+            own |= {f"late_{self._flow}_{name}": f'late events of stream "{name}"' for name in late}
         for stream in self._streams.values():
             for operation in stream.operations:
                 if isinstance(operation, Persist) and operation.table in own:

@@ -162,7 +162,8 @@ def tasks(grouping: Grouping, windows: Iterable[tuple[int, int]] = ()) -> dict[i
     it, at most what its sources can use; or what a state in it demands.
 
     Args:
-        windows: what writes the channel of a window and what reads it: they are one operation of the original's.
+        windows: what writes the channel of a window and what reads it: they are one operation of the original's, and have
+            one number of tasks unless their states and sources demand different ones.
 
     Raises:
         ParallelismError: if a state demands more than a source of its class can use, or two states differ.
@@ -201,8 +202,18 @@ def _classes(grouping: Grouping, windows: Iterable[tuple[int, int]]) -> list[set
             if between.repartition is not None and between.repartition.kind == nodes.IDENTITY:
                 _join(home, between.parents[0], child.id)
     for writer, reader in windows:
-        _join(home, writer, reader)
+        # Results of a window may be dealt anew, so a demand that the other side cannot meet does not reach it.
+        if _agree(grouping, home[writer] | home[reader]):
+            _join(home, writer, reader)
     return list({id(members): members for members in home.values()}.values())
+
+
+def _agree(grouping: Grouping, members: set[int]) -> bool:
+    try:
+        _tasks_of([grouping.operations[member] for member in members])
+    except ParallelismError:
+        return False
+    return True
 
 
 def _join(home: dict[int, set[int]], first: int, other: int) -> None:

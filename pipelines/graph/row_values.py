@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.graph.arrow_types import ARROW_TYPES
@@ -89,7 +90,7 @@ def _map(*inner: Named) -> Convert | None:
     key, item = (each for _, each in inner)
     if key is None and item is None:
         return None
-    return lambda mapping: {one(key, name): one(item, value) for name, value in mapping.items()}
+    return lambda mapping: {one(key, name): one(item, value) for name, value in dict(mapping).items()}
 
 
 def _struct(*inner: Named) -> Convert | None:
@@ -127,8 +128,7 @@ def whole(kind: str) -> Convert:
 
     def convert(value: Any) -> int:
         if type(value) is not int:
-            is_whole = not isinstance(value, bool) and isinstance(value, numbers.Real) and value == value // 1
-            if not is_whole:
+            if not _is_whole(value):
                 raise _unfit(value, kind)
             value = int(value)
         if not -most <= value < most:
@@ -136,6 +136,14 @@ def whole(kind: str) -> Convert:
         return value
 
     return convert
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, numbers.Integral):
+        return not isinstance(value, bool)
+    if isinstance(value, decimal.Decimal):
+        return value.is_finite() and value == value.to_integral_value()
+    return isinstance(value, numbers.Real) and bool(value == value // 1)
 
 
 def exact(kind: str, value: Any) -> decimal.Decimal:
@@ -178,10 +186,13 @@ def to_arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     Raises:
         ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException: for a value that is none of the type.
     """
-    if not _fit(values, kind):
-        convert = _of_arrow(kind)
-        values = [one(convert, value) for value in values]
-    return pa.array(values, type=kind)
+    if _fit(values, kind):
+        try:
+            return pa.array(values, type=kind)
+        except pa.ArrowInvalid:
+            pass  # for a double Arrow takes no int beyond 2**53, which `real` rounds
+    convert = _of_arrow(kind)
+    return pa.array([one(convert, value) for value in values], type=kind)
 
 
 def _fit(values: Iterable[Any], kind: pa.DataType) -> bool:
@@ -192,6 +203,8 @@ def _fit(values: Iterable[Any], kind: pa.DataType) -> bool:
         return _own_classes(kind).issuperset(map(type, values))
     there = [value for value in values if value is not None]
     if pa.types.is_list(kind):
+        for own in {*map(type, there)}:
+            _refuse_iterator(own)
         return _fit(chain.from_iterable(there), kind.value_type)
     if any(type(value) is not dict for value in there):
         return False
@@ -201,16 +214,22 @@ def _fit(values: Iterable[Any], kind: pa.DataType) -> bool:
     return all(_fit([value.get(field.name) for value in there], field.type) for field in kind)
 
 
+def _refuse_iterator(own: type) -> None:
+    """Raise TypeError for what can be gone through only once: a check would eat it, and rows are tried twice."""
+    if hasattr(own, "__next__"):
+        raise TypeError(f"an iterator ({own.__name__}) is no array, map or struct")
+
+
 @lru_cache(maxsize=256)
 def _own_classes(kind: pa.DataType) -> frozenset[type]:
-    own = {
-        pa.types.is_integer: int,
-        pa.types.is_floating: float,
-        pa.types.is_decimal: decimal.Decimal,
-        pa.types.is_date: datetime.date,
-        pa.types.is_timestamp: datetime.datetime,
+    own: dict[Callable[[pa.DataType], bool], set[type]] = {
+        pa.types.is_integer: {int, np.int64},
+        pa.types.is_floating: {float, int, np.float64},
+        pa.types.is_decimal: {decimal.Decimal},
+        pa.types.is_date: {datetime.date},
+        pa.types.is_timestamp: {datetime.datetime},
     }
-    return frozenset((type(None), *(known for is_own, known in own.items() if is_own(kind))))
+    return frozenset({type(None)}).union(*(known for is_own, known in own.items() if is_own(kind)))
 
 
 _SQL = {kind: text for text, kind in ARROW_TYPES.items()}
@@ -219,16 +238,27 @@ _SQL = {kind: text for text, kind in ARROW_TYPES.items()}
 @lru_cache(maxsize=256)
 def _of_arrow(kind: pa.DataType) -> Convert | None:
     """Return what makes of a value one that Arrow takes for the type without a loss; None if Arrow loses nothing."""
-    if pa.types.is_list(kind):
-        return _array(("", _of_arrow(kind.value_type)))
-    if pa.types.is_struct(kind):
-        inner = [(field.name, _of_arrow(field.type)) for field in kind]
-        return _struct(*inner) if any(convert for _, convert in inner) else None
-    if pa.types.is_map(kind):
-        items = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
-        return items and (lambda given: items(dict(given)))
+    if pa.types.is_nested(kind):
+        return _of_nested(kind)
     if pa.types.is_boolean(kind):
         return None
     if pa.types.is_timestamp(kind):
         return moment
     return _converter(f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _SQL.get(kind) or "")
+
+
+def _of_nested(kind: pa.DataType) -> Convert | None:
+    convert: Convert | None = None
+    if pa.types.is_list(kind):
+        convert = _array(("", _of_arrow(kind.value_type)))
+    elif pa.types.is_struct(kind):
+        inner = [(field.name, _of_arrow(field.type)) for field in kind]
+        convert = _struct(*inner) if any(each for _, each in inner) else None
+    elif pa.types.is_map(kind):
+        convert = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
+
+    def of_lasting(given: Any) -> Any:
+        _refuse_iterator(type(given))
+        return convert(given) if convert else given
+
+    return convert and of_lasting

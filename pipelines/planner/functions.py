@@ -275,7 +275,7 @@ def _map(key: Convert | None, item: Convert | None) -> Convert | None:
         return None
     return lambda mapping: {
         (key(raw_key) if key else raw_key): (item(other) if item and other is not None else other)
-        for raw_key, other in mapping.items()
+        for raw_key, other in dict(mapping).items()
     }
 
 

@@ -325,7 +325,7 @@ def _fit(label: str, schema: Schema, items: list[Item]) -> list[Item]:
             try:
                 if (convert := kinds.get(name)) is not None:
                     convert((value,))
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 raise FunctionError(label, f"field {name}: {error}") from error
     return items
 

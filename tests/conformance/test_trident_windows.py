@@ -126,6 +126,26 @@ def test_a_hint_counts_for_the_window(windowed: Any) -> None:
     assert sorted(row["w"] for row in found["results"]) == [2, 4, 12, 14]
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda s: s,
+        lambda s: s.shuffle().partition_persist(DeltaState("raw", partitions=2)).new_values_stream(),
+    ],
+    ids=["a source of one task", "a state of other partitions"],
+)
+def test_what_a_state_behind_a_window_demands_does_not_reach_before_it(before: Any) -> None:
+    """Results are dealt anew where the two sides cannot have one number of tasks."""
+    topology = TridentTopology("apart")
+    stream = before(topology.new_stream("s", FixedBatches("n bigint", [])))
+    stream.tumbling_window(1, "n", Sum(), "w").partition_persist(DeltaState("results", partitions=3))
+    plan = topology.build().parallelism
+    assert plan["spout-s"] == 1
+    assert plan["spout-apart__window1"] == 3
+    found = run_topology(topology, {"s": [[(n,) for n in range(9)]]})
+    assert sorted(row["w"] for row in found["results"]) == list(range(9))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_results_of_a_window_are_dealt_alike_by_all_engines(spark: SparkSession, engine: Any) -> None:
     topology = TridentTopology("dealt")

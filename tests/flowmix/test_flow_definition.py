@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.errors import DuplicateFieldError, FieldError, FlowError, FunctionError
 from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, Sum
+from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.definition import Feed
 from pipelines.flowmix.each import made_of
 from pipelines.flowmix.flow import window_context
@@ -22,6 +23,7 @@ from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
 
 FIVE = Policy.count(5)
+TIMED = FixedBatches("v bigint, at timestamp", [])
 
 
 def flow() -> Flow:
@@ -156,13 +158,39 @@ def test_tables_and_outputs_have_one_writer() -> None:
 
 
 def test_a_table_is_none_that_the_flow_writes_by_itself() -> None:
-    own, timed = FixedBatches("v bigint", []), FixedBatches("v bigint, at timestamp", [])
+    own = FixedBatches("v bigint", [])
     with pytest.raises(FlowError, match=r'"f".*"b".*its table "f_a" is that of the output of stream "a"'):
         Flow("f").stream("a", own).output().stream("b", own).persist("f_a").build()
-    late = Flow("f").stream("a", timed, timestamp="at").persist("late_f_a")
+    late = Flow("f").stream("a", TIMED, timestamp="at").persist("late_f_a")
     with pytest.raises(FlowError, match=r'its table "late_f_a" is that of the late events of stream "a"'):
         late.aggregate(Count(), trigger=FIVE, evict=FIVE).output().build()
-    assert Flow("f").stream("a", timed, timestamp="at").persist("late_f_a").persist("f_a").build().tables
+    assert Flow("f").stream("a", TIMED, timestamp="at").persist("late_f_a").persist("f_a").build().tables
+
+
+@pytest.mark.parametrize("clock", ["event", "processing"])
+@pytest.mark.parametrize("windows", ["batch", "channels"])
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("shape", ["alone", "windows", "other windows", "sends on", "is fed", "sent into windows"])
+def test_a_table_of_late_events_is_refused_where_the_flow_makes_one(
+    clock: str, windows: str, timed: bool, shape: str
+) -> None:
+    def flow(table: str) -> Flow:
+        stream = Flow("f", clock=clock, windows=windows).stream("a", TIMED, timestamp="at" if timed else None)
+        stream = stream.persist(table)
+        if shape == "windows":
+            stream = stream.aggregate(Count(), trigger=FIVE, evict=FIVE).output()
+        if shape in ("sends on", "sent into windows"):
+            stream = stream.to("b")
+        other = stream.stream("b", None if shape.startswith("sen") else TIMED)
+        if shape in ("other windows", "sent into windows"):
+            other = other.aggregate(Count(), trigger=FIVE, evict=FIVE)
+        return (other.to("a") if shape == "is fed" else other.output()).build()
+
+    if topology_of(flow("t")).holder_of("late_f_a"):
+        with pytest.raises(FlowError, match=r'its table "late_f_a" is that of the late events of stream "a"'):
+            flow("late_f_a")
+    else:
+        assert "late_f_a" in flow("late_f_a").tables
 
 
 def test_orders_keep_the_sources_order_everywhere() -> None:

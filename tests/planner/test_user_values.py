@@ -46,9 +46,13 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("double", np.int64(3), 3.0),
     ("bigint", 4.0, 4),
     ("bigint", np.int32(4), 4),
+    ("bigint", Decimal("2.00"), 2),
+    ("double", 2**53 + 1, 2.0**53),
+    ("double", 2**70, 2.0**70),
     ("decimal(10,2)", 7, Decimal("7.00")),
     ("boolean", np.bool_(True), True),
     ("array<double>", [1, None, 2.5], [1.0, None, 2.5]),
+    ("array<double>", [2**53 + 1, 1], [2.0**53, 1.0]),
     ("struct<n: bigint, d: double>", {"n": 1.0, "d": 2}, T.Row(n=1, d=2.0)),
     ("bigint", None, None),
 ]
@@ -57,6 +61,12 @@ REFUSED: list[tuple[str, Any]] = [
     ("bigint", 2**63),
     ("int", 2**31),
     ("bigint", True),
+    ("bigint", Decimal("2.7")),
+    ("bigint", Decimal("NaN")),
+    ("bigint", Decimal("sNaN")),
+    ("bigint", Decimal("-Infinity")),
+    ("bigint", Decimal("1E+30")),
+    ("double", True),
     ("double", "1"),
     ("double", Decimal("1.5")),
     ("decimal(10,2)", 1.5),
@@ -239,6 +249,45 @@ def test_one_value_among_many_is_found(kind: pa.DataType, good: Any, bad: Any) -
         sent(kind, good, None, bad, good)
 
 
+@pytest.mark.parametrize(
+    ("kind", "items"),
+    [
+        (pa.list_(pa.float64()), [3, 2, 1]),
+        (pa.list_(pa.string()), ["a", "b"]),
+        (pa.list_(pa.list_(pa.int64())), [[1.0], [2.0]]),
+        (pa.struct([("n", pa.int64()), ("d", pa.float64())]), [1, 2]),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1.0)]),
+    ],
+)
+def test_an_iterator_is_refused_and_not_eaten(kind: pa.DataType, items: list[Any]) -> None:
+    """A batch is gone through twice, so of an iterator some items would be missing."""
+    for given in (iter(items), reversed(items), map(str, items), (item for item in items)):
+        with pytest.raises(RuntimeError, match=r"aggregate mean .*does not fit its output"):
+            sent(kind, None, given)
+        with pytest.raises(RuntimeError, match=r"aggregate mean .*does not fit its output"):
+            sent(pa.struct([("v", kind)]), (given,))
+
+
+PAIRS: Any = {"pairs": lambda n: [("a", n)], "none": lambda n: [], "a dict": lambda n: {"a": n}}
+
+
+@pytest.mark.parametrize("made", PAIRS.values(), ids=PAIRS)
+def test_a_map_may_be_given_as_pairs(made: Any) -> None:
+    kind = "map<string, double>"
+    want = {"a": 2.0} if made(2) else {}
+    assert sent(pa.map_(pa.string(), pa.float64()), made(2)) == [list(want.items())]
+    stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
+    own = ReducerAggregator(lambda: [], lambda now, n: made(n), returns=kind)
+    stream.aggregate("n", own, "m").partition_persist(DeltaState("out"))
+    assert run_topology(stream._topology, {"s": [[(2,)]]})["out"] == [{"m": want}]
+
+
+def test_a_function_may_give_a_map_as_pairs(spark: SparkSession) -> None:
+    convert = to_spark(["map<string, double>"])
+    assert convert is not None
+    assert [convert((made(2),)) for made in PAIRS.values()] == [({"a": 2.0},), ({},), ({"a": 2.0},)]
+
+
 class _Halves(StateUpdater):
     keys, values = "k string", "n bigint"
 
@@ -291,6 +340,33 @@ def test_the_reference_refuses_the_same_values(build: Any) -> None:
     run(2)  # 1.0 is a whole number
     with pytest.raises(FunctionError, match=r"1\.5.*which is no bigint"):
         run(3)
+
+
+FAR: Any = {
+    "double": (10**400, "too large"),
+    "timestamp": (datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))), "out of range"),
+}
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_a_value_that_no_type_holds_is_named(kind: str) -> None:
+    given, reason = FAR[kind]
+    for build in (
+        lambda s: s.aggregate("n", ReducerAggregator(lambda: None, lambda now, n: given, returns=kind), "v"),
+        lambda s: s.each("n", RowFunction(lambda n: given, (kind,)), "v"),
+    ):
+        topology = TridentTopology("t")
+        build(topology.new_stream("s", FixedBatches("n bigint", []))).partition_persist(DeltaState("out"))
+        with pytest.raises(FunctionError, match=reason):
+            run_topology(topology, {"s": [[(1,)]]})
+    far: Any = type("_Far", (_Half,), {"outputs": f"v {kind}", "aggregate": lambda self: given})
+    windowed = (
+        Flow("f")
+        .stream("s", FixedBatches("v bigint", []))
+        .aggregate(far(), trigger=Policy.count(1), evict=Policy.count(0))
+    )
+    with pytest.raises(FunctionError, match=reason):
+        run_flow(windowed.output().build(), {"s": [{"v": 1}]})
 
 
 class _Half(WindowAggregator):

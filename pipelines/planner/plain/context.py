@@ -135,7 +135,7 @@ def fitted(label: str, types: Sequence[str], rows: list[Row]) -> list[Row]:
     for row in rows:
         try:
             made.append(convert(row))
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise FunctionError(label, f"gave {shown(row)}, which does not fit its output fields: {error}") from error
     return made
 
@@ -151,7 +151,7 @@ def _rows(label: str, function: Callable[..., object], convert: Convert | None, 
     items = list(given) if inspect.isgenerator(given) else given
     try:
         return as_rows(width, convert, items)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         # An array, a map or a struct that is none is not gone through.
         raise FunctionError(label, f"failed on {shown(row)}: {error}") from error
 
