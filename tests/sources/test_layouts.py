@@ -5,8 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
+import re
+import threading
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from pyspark.sql import functions as F
 from pipelines import Lake, Runtime
 from pipelines.errors import SourceError, SourceSchemaError
 from pipelines.execution.replays.selection import Selection
+from pipelines.places.location import Location
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.files import links_out
