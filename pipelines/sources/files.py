@@ -308,8 +308,9 @@ class JsonFiles(FileSource):
     def _unread(self, files: list[str]) -> dict[str, str]:
         unread = super()._unread(files)
         if self._text_options() is None:
-            several = (file for file in files if file not in unread and has_more_values(file, self.options))
-            unread |= dict.fromkeys(filter(os.path.isabs, several), "more than one JSON value, not read")
+            others = [file for file in files if file not in unread]
+            seen = of_each(lambda file: has_more_values(file, self.options), others)
+            unread |= dict.fromkeys((file for file, more in seen if more), "more than one JSON value, not read")
         return unread
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
@@ -449,8 +450,8 @@ class ParquetFiles(FileSource):
         for file, layout in of_each(self._layout, files):
             by_layout.setdefault(layout, []).append(file)
         return by_layout
-    def _layout(self, file: str) -> Any:
 
+    def _layout(self, file: str) -> Any:
         import pyarrow.lib
 
         # Of what cannot be read here Spark says what is wrong.

@@ -214,6 +214,40 @@ def test_headers(tmp_path: Path) -> None:
     assert header.schema([("k", "string"), ("n", "bigint")]) == "`_other0` string, `n` bigint, `k` string"
     assert header.lacks(["K", "day"]) == ["day"]
     assert Header(("k", "K"), "").lacks(["k"]) == ["k"]
+@pytest.mark.parametrize("folder", ["s3a://bucket/in", "hdfs://name:8020/in"])
+def test_a_file_of_a_store_is_one_value(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [f"{folder}/{name}.json" for name in "abc"]
+    texts = dict(zip(files, (b'{"k":"x"}\n{"k":"y"}\n', b'{"k":"x"}\n', b'{"k":"x"}\0'), strict=True))
+    monkeypatch.setattr(Location, "beginning", lambda file, _most: texts[str(file)])
+    unread = JsonFiles(folder, "k string", multiLine=True)._unread(files)
+    assert unread == {files[0]: "more than one JSON value, not read"}
+
+
+def test_a_parquet_file_of_a_store_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several are looked at at once."""
+    files = {
+        f"in/{n}.parquet": pa.table({name: [1] for name in names}) for n, names in enumerate(("k", "x", "kx", "k"))
+    }
+    # Its footer is longer than what is looked at.
+    files["in/4.parquet"] = pa.table({f"c{n}": [1] for n in range(1000)})
+    asked, together = [], threading.Barrier(len(files), timeout=20)
+
+    class Ends:
+        def end(self, key: str, length: int) -> bytes:
+            if key not in asked:
+                together.wait()
+            asked.append(key)
+            out = BytesIO()
+            pq.write_table(files[key], out)
+            return out.getvalue()[-length:]
+
+    monkeypatch.setattr(Location, "store", Ends())
+    keys = [f"s3a://bucket/{key}" for key in files]
+    layouts = ParquetFiles("s3a://bucket/in", "k bigint").layouts(keys)
+    assert [len(layouts[None]), layouts[(("x", "int64"),)], len(layouts)] == [3, [keys[1]], 3]
+    assert sorted(asked) == sorted([*files, "in/4.parquet"])
+
+
     assert header_of(str(tmp_path / "none.csv"), {}) is None
     assert header_of(str(tmp_path / "a.csv.zst"), {}) is None
 
