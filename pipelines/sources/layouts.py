@@ -157,7 +157,7 @@ def _first_values(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[Any]:
     while most > 0 and (line := lines.readline(most)):
         most -= len(line)
         try:
-            yield json.loads(line)
+            yield json.loads(line.rstrip("\0 \t\r\n"))
         except json.JSONDecodeError as error:
             if error.msg == "Extra data":
                 yield _FOLLOWED
@@ -187,7 +187,7 @@ def has_more_values(file: str, options: Mapping[str, Any]) -> bool:
         _, end = json.JSONDecoder().raw_decode(seen)
     except (*_UNREADABLE, LookupError, ValueError, RecursionError):
         return False
-    rest = seen[end:].lstrip()
+    rest = seen[end:].strip().rstrip("\0")
     return rest != "" and not (rest.startswith("/") and str(given.get("allowcomments")).lower() == "true")
 
 

@@ -27,6 +27,7 @@ from pipelines.execution.replays.selection import Selection
 from pipelines.places.location import Location
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
+from pipelines.sources.base import _CLOSED
 from pipelines.sources.files import links_out
 from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_more_values, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
@@ -122,9 +123,18 @@ FOLLOWED = (
     '{"k":"x"}] {"k":"b"}',
     '{"k":"x"},1] {"k":"b"}',
     '{"k":"x","more":{"a":[{},{}]}} y }',
+    '{"k":"x","more":{}},"n":{"a":1}}',
+    '{"k":"\\\\"}{"a":"}',
 )
 """Lines of JSON whose first value is not all there is."""
-ALONE = ('{"k":"x"}', ' {"k":"x"} \t', '{"k":"x","more":[{"a":1},{"a":"}{"}]}', '{"more":{"a":{}},"k":"x"}')
+ALONE = (
+    '{"k":"x"}',
+    ' {"k":"x"} \t',
+    '{"k":"x","more":[{"a":1},{"a":"}{"}]}',
+    '{"more":{"a":{}},"k":"x"}',
+    '{"k":"x"}\0',
+    '{"k":"x","a":{}}\0\0',
+)
 
 
 def test_what_follows_the_first_value(tmp_path: Path) -> None:
@@ -150,6 +160,23 @@ def test_what_follows_the_first_value(tmp_path: Path) -> None:
     assert has_more_values(str(file), {"encoding": "UTF-16LE"})
     file.write_text('{"k":"x"} // as of today')
     assert not has_more_values(str(file), {"allowComments": True})
+
+
+def test_braces_that_are_closed_are_one_value() -> None:
+    """Whatever Python reads a value at the beginning of, it then reads to its end."""
+    closed = re.compile(_CLOSED.replace(r"\z", r"\Z"))
+    parts = ['{"a":', '{"a":[', "{", "}", "]", '"', "\\", "'", ",", '"a":1', '"}"', '"{"', '{"\\"":{}}', "1", " ", "{}"]
+    chance, found = random.Random(5), 0
+    for _ in range(200_000):
+        text = "{" + "".join(chance.choices(parts, k=chance.randrange(1, 7))) + "}"
+        if closed.search(text):
+            with suppress(ValueError):
+                found += 1
+                assert json.JSONDecoder().raw_decode(text)[1] == len(text), text
+    assert found > 1000
+    assert not any(map(closed.search, FOLLOWED))
+    deep = ['{"a":' * deep + "1" + "}" * deep for deep in (8, 9)]
+    assert [bool(closed.search(text)) for text in deep] == [True, False]
 
 
 @pytest.mark.slow
@@ -187,33 +214,6 @@ def test_a_file_that_is_read_whole_is_one_value(spark: SparkSession, tmp_path: P
     assert [row for *_, row in flow.refused] == [f"{folder}/b.json: more than one JSON value, not read"]
 
 
-@pytest.mark.slow
-def test_a_gate_refuses_what_is_no_number(spark: SparkSession, tmp_path: Path) -> None:
-    """JSON's "NaN" and "Infinity" are values of a double; a sum with one of them is none any more."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    values = ["1.5", '"NaN"', '"Infinity"', '"-Infinity"', "null"]
-    (folder / "a.json").write_text("".join(f'{{"v":{value}}}\n' for value in values))
-    topology = TridentTopology("kept")
-    most = 1.7976931348623157e308
-    bounds = {"column": "v", "min_value": -most, "max_value": most}
-    stream = topology.new_stream("rows", JsonFiles(folder, "v double"))
-    stream.gate(drop("column_values_to_be_between", **bounds), name="numbers").partition_persist(DeltaState("held"))
-    lake = Lake(tmp_path / "lake")
-    Runtime(spark, lake).catch_up(topology)
-    assert sorted(lake.state("held").scan()["v"].to_pylist(), key=str) == [1.5, None]
-    refused = sorted(json.loads(row["row"])["v"] for row in lake.quarantine("kept").scan().to_pylist())
-    assert refused == ["-Infinity", "Infinity", "NaN"]
-
-
-def test_headers(tmp_path: Path) -> None:
-    file = tmp_path / "a.csv"
-    file.write_text("# made by\n\n'a;b'; n ;k\n1;2;3\n")
-    header = header_of(str(file), {"sep": ";", "quote": "'", "comment": "#"})
-    assert header == Header(("a;b", "n", "k"), "'a;b'; n ;k")
-    assert header.schema([("k", "string"), ("n", "bigint")]) == "`_other0` string, `n` bigint, `k` string"
-    assert header.lacks(["K", "day"]) == ["day"]
-    assert Header(("k", "K"), "").lacks(["k"]) == ["k"]
 @pytest.mark.parametrize("folder", ["s3a://bucket/in", "hdfs://name:8020/in"])
 def test_a_file_of_a_store_is_one_value(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [f"{folder}/{name}.json" for name in "abc"]
@@ -248,6 +248,33 @@ def test_a_parquet_file_of_a_store_is_looked_at_once(monkeypatch: pytest.MonkeyP
     assert sorted(asked) == sorted([*files, "in/4.parquet"])
 
 
+@pytest.mark.slow
+def test_a_gate_refuses_what_is_no_number(spark: SparkSession, tmp_path: Path) -> None:
+    """JSON's "NaN" and "Infinity" are values of a double; a sum with one of them is none any more."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    values = ["1.5", '"NaN"', '"Infinity"', '"-Infinity"', "null"]
+    (folder / "a.json").write_text("".join(f'{{"v":{value}}}\n' for value in values))
+    topology = TridentTopology("kept")
+    most = 1.7976931348623157e308
+    bounds = {"column": "v", "min_value": -most, "max_value": most}
+    stream = topology.new_stream("rows", JsonFiles(folder, "v double"))
+    stream.gate(drop("column_values_to_be_between", **bounds), name="numbers").partition_persist(DeltaState("held"))
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(topology)
+    assert sorted(lake.state("held").scan()["v"].to_pylist(), key=str) == [1.5, None]
+    refused = sorted(json.loads(row["row"])["v"] for row in lake.quarantine("kept").scan().to_pylist())
+    assert refused == ["-Infinity", "Infinity", "NaN"]
+
+
+def test_headers(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("# made by\n\n'a;b'; n ;k\n1;2;3\n")
+    header = header_of(str(file), {"sep": ";", "quote": "'", "comment": "#"})
+    assert header == Header(("a;b", "n", "k"), "'a;b'; n ;k")
+    assert header.schema([("k", "string"), ("n", "bigint")]) == "`_other0` string, `n` bigint, `k` string"
+    assert header.lacks(["K", "day"]) == ["day"]
+    assert Header(("k", "K"), "").lacks(["k"]) == ["k"]
     assert header_of(str(tmp_path / "none.csv"), {}) is None
     assert header_of(str(tmp_path / "a.csv.zst"), {}) is None
 
