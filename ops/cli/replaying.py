@@ -29,7 +29,10 @@ def replay_quarantine(
     ] = None,
     reason: Annotated[
         list[str] | None,
-        typer.Option(help="Rejected by this check, or as malformed, other_fields, no_slice, bad_slice or poison."),
+        typer.Option(
+            help="Rejected by this check, or as malformed, other_fields, far_time, not_read, no_slice, bad_slice, no_time "
+            "or poison."
+        ),
     ] = None,
     txids: Annotated[str, typer.Option(help="Rejected in these batches: 40, 40-57, or backfills.")] = "",
     dry_run: Annotated[

@@ -56,7 +56,8 @@ _REPLAYED: dict[str, Any] = {
         list[str],
         Field(
             [],
-            description="Only what these checks rejected; also malformed, other_fields, no_slice, bad_slice, poison. Empty: all.",
+            description="Only what these checks rejected; also malformed, other_fields, far_time, not_read, no_slice, bad_slice, "
+            "no_time, poison. Empty: all.",
         ),
     ),
     "txids": (str, _TXIDS),

@@ -24,7 +24,7 @@ from obstore.store import S3Store
 from pipelines.places.store import Entry, Store, Stored, StoreError
 
 if TYPE_CHECKING:
-    from obstore import PutMode
+    from obstore import GetOptions, PutMode
 
 T = TypeVar("T")
 
@@ -60,6 +60,13 @@ class BucketStore(Store):
         if length <= 0:
             return b""
         return self._told(key, lambda: obstore.get_range(self._s3, key, start=start, length=length).to_bytes())
+
+    def end(self, key: str, length: int) -> bytes:
+        last: GetOptions = {"range": {"suffix": length}}
+        try:
+            return self._told(key, lambda: obstore.get(self._s3, key, options=last).bytes().to_bytes())
+        except StoreError:  # there is no such range of an empty file, and not every store knows it of others
+            return super().end(key, length)
 
     def put(self, key: str, data: bytes) -> str:
         return str(self._told(key, lambda: obstore.put(self._s3, key, data, use_multipart=False))["e_tag"])

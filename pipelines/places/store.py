@@ -93,6 +93,14 @@ class Store(ABC):
             FileNotFoundError
         """
 
+    def end(self, key: str, length: int) -> bytes:
+        """Return the last bytes of a file, fewer where it has no more.
+
+        Raises:
+            FileNotFoundError
+        """
+        return self.part(key, max(0, self.entry(key).size - length), length)
+
     @abstractmethod
     def put(self, key: str, data: bytes) -> str:
         """Put a file, whatever is there. Return its tag."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
-from pipelines.errors import FunctionError
+from pipelines.errors import FieldError, FunctionError
 from pipelines.graph.expressions import fields_of_sql, spark_sql
 
 if TYPE_CHECKING:
@@ -25,7 +26,17 @@ _COMPARISON = re.compile(
     r"""^(?P<op>==|!=|<=|>=|<|>)\s*(?:(?P<number>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"""
     r"""|"(?P<double>[^"]*)"|'(?P<single>[^']*)'|date\(\s*["'](?P<date>[^"']*)["']\s*\))$"""
 )
-_NUMBER = re.compile(r"^\s*[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?\s*$")
+_READ_BY_SPARK = {
+    "integer": re.compile(r"\s*[+-]?\d+\s*", re.ASCII),
+    "number": re.compile(
+        r"\s*(?:[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)\s*", re.ASCII | re.IGNORECASE
+    ),
+    "time": re.compile(
+        r"\s*[+-]?\d{4,7}(?:-(?:0?[1-9]|1[0-2])(?:-(?:0?[1-9]|[12]\d|3[01])(?:[ T].*)?)?)?\s*", re.ASCII
+    ),
+    "boolean": re.compile(r".*", re.DOTALL),
+}
+"""The texts, by the field, that are left to Spark, which reads times in the session's zone."""
 _NOT_NULL = re.compile(r"^\.notnull\(\)$", re.IGNORECASE)
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -144,12 +155,17 @@ def _column(node: Mapping[str, Any], frame: Frame) -> Column:
     if kind == "nullity":
         return column.isNull() if node.get("is_null") else column.isNotNull()
     symbol, parameter = node.get("operator"), node.get("parameter")
-    return _compare(column, str(getattr(symbol, "value", symbol)), parameter, frame.type_of(name), name)
+    type_of: DataType | None = None
+    # Spark finds more: the key of a map, a name in other capitals. What is missing, it says.
+    with suppress(FieldError):
+        type_of = frame.type_of(name)
+    return _compare(column, str(getattr(symbol, "value", symbol)), parameter, type_of, name)
 
 
-def _compare(column: Column, symbol: str, parameter: Any, kind: DataType, name: str) -> Column:
+def _compare(column: Column, symbol: str, parameter: Any, kind: DataType | None, name: str) -> Column:
     if symbol in ("IN", "NOT_IN"):
-        if not isinstance(parameter, list | tuple | set | frozenset):
+        # An iterator would be empty for the second batch.
+        if not isinstance(parameter, Collection) or isinstance(parameter, str | bytes):
             raise FunctionError("row_condition", f"{parameter!r} is not a list of values")
         within = column.isin([_value(one, kind, name) for one in parameter])
         return within if symbol == "IN" else ~within
@@ -159,14 +175,23 @@ def _compare(column: Column, symbol: str, parameter: Any, kind: DataType, name: 
     return compared
 
 
-def _value(value: Any, kind: DataType, name: str) -> Any:
-    """Return a value, fit for a comparison with a field; Spark reads a number or a truth value in a text.
+def _value(value: Any, kind: DataType | None, name: str) -> Any:
+    """Return a value, fit for a comparison with a field; Spark reads a number, a truth value or a time in a text.
 
     Raises:
         FunctionError: it does not compare with the field.
     """
-    from pipelines.quality.literals import family, literal
+    from pipelines.quality.literals import INTEGRAL, family, literal, value_family
 
-    if isinstance(value, str) and (family(kind) == "boolean" or (family(kind) == "number" and _NUMBER.match(value))):
+    if kind is None:
+        return value
+    texts = _READ_BY_SPARK.get("integer" if isinstance(kind, INTEGRAL) else family(kind))
+    if texts is not None and isinstance(value, str):
+        if not texts.fullmatch(value):
+            raise FunctionError(
+                "row_condition", f"{value!r} does not compare with {name}, which is {kind.simpleString()}"
+            )
+        return value
+    if family(kind) == "string" and value_family(value) in ("time", "boolean"):
         return value
     return literal(value, kind, name, "row_condition")

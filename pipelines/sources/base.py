@@ -249,20 +249,31 @@ def shown(error: BaseException) -> str:
 _SECOND = "_tridelta_second"
 
 
+def _braces(deep: int) -> str:
+    """Return the pattern of braces that are closed. Outside of strings no `'` or `/`: an option may give them a meaning."""
+    inner = f"|{_braces(deep - 1)}" if deep > 1 else ""
+    return rf"""\{{(?:[^{{}}"'/]++|"(?:[^"\\]++|\\[\s\S])*+"{inner})*+\}}"""
+
+
+_CLOSED = rf"\A[ \t\r\n]*+{_braces(8)}\z"
+
+
 def one_value(text: Column, options: Mapping[str, str]) -> Column:
     """Return a text of JSON; null if anything follows its first value, which Spark's parser passes over without a word.
 
-    Where its only `}` is its end, nothing does. Any other text must make, with a value behind it, a list of two.
+    Where its only `}` is its end, nothing does, nor where its first `{` is closed by its end. Any other text must make, with a
+    value behind it, a list of two. Codes 0 at the end, as programs in C send, are passed over.
     """
     from pyspark.sql import functions as F
 
     # The line break ends a comment, where the options take any.
-    listed = F.concat(F.lit("["), text, F.lit(f'\n,{{"{_SECOND}":true}}]'))
+    bare = F.rtrim(text, F.lit("\x00 \t\r\n"))
+    listed = F.concat(F.lit("["), bare, F.lit(f'\n,{{"{_SECOND}":true}}]'))
     second = F.get(F.from_json(listed, f"array<struct<{_SECOND}:boolean>>", dict(options)), F.lit(1))
     # By bytes: `instr` goes by characters, which takes twice as long.
-    before = text.cast("binary").substr(F.lit(1), F.octet_length(text) - 1)
-    alone = F.endswith(text, F.lit("}")) & ~F.contains(before, F.lit(b"}"))
-    return F.when(alone | second.getField(_SECOND), text)
+    before = bare.cast("binary").substr(F.lit(1), F.octet_length(bare) - 1)
+    alone = F.endswith(bare, F.lit("}")) & ~F.contains(before, F.lit(b"}"))
+    return F.when(alone | F.rlike(bare, F.lit(_CLOSED)) | second.getField(_SECOND), text)
 
 
 OWN_TEXT = "\x00text"

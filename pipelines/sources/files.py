@@ -36,6 +36,7 @@ from pipelines.sources.layouts import (
     header_of,
     is_packed,
     named_otherwise,
+    of_each,
     parquet_columns,
     refused_lines,
     without_first,
@@ -307,8 +308,9 @@ class JsonFiles(FileSource):
     def _unread(self, files: list[str]) -> dict[str, str]:
         unread = super()._unread(files)
         if self._text_options() is None:
-            several = (file for file in files if file not in unread and has_more_values(file, self.options))
-            unread |= dict.fromkeys(filter(os.path.isabs, several), "more than one JSON value, not read")
+            others = [file for file in files if file not in unread]
+            seen = of_each(lambda file: has_more_values(file, self.options), others)
+            unread |= dict.fromkeys((file for file, more in seen if more), "more than one JSON value, not read")
         return unread
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
@@ -444,17 +446,19 @@ class ParquetFiles(FileSource):
         return [field for field in self.fields if field.lower() not in there]
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
-        import pyarrow.lib
-
         by_layout: dict[Any, list[str]] = {}
-        for file in files:
-            layout = None
-            # Of what cannot be read here Spark says what is wrong.
-            with suppress(pyarrow.lib.ArrowException, OSError):
-                seen = parquet_columns(place_of(file))
-                layout = tuple(seen.items()) if self._missing(seen, file) else None
+        for file, layout in of_each(self._layout, files):
             by_layout.setdefault(layout, []).append(file)
         return by_layout
+
+    def _layout(self, file: str) -> Any:
+        import pyarrow.lib
+
+        # Of what cannot be read here Spark says what is wrong.
+        with suppress(pyarrow.lib.ArrowException, OSError):
+            seen = parquet_columns(place_of(file))
+            return tuple(seen.items()) if self._missing(seen, file) else None
+        return None
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Each row as JSON, as refused: as null no state could tell it from a null that was written."""

@@ -15,17 +15,20 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pipelines.places.location import Location, Place
 from pipelines.sources.base import FILE, place_of, unmarked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+T = TypeVar("T")
 
 OTHER_FIELDS = "\x00fields"
 """What `_corrupt` begins with in a line whose fields are others than the schema's: then the fields seen, `\\x00`, the line."""
@@ -34,6 +37,7 @@ NOT_READ = "\x00unread"
 _LOOKED_AT = 64 * 1024
 _SHOWN = 200
 _LONGEST_HEADER = 1 << 20
+_AT_ONCE = 16
 _FOLLOWED = object()
 
 
@@ -153,7 +157,7 @@ def _first_values(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[Any]:
     while most > 0 and (line := lines.readline(most)):
         most -= len(line)
         try:
-            yield json.loads(line)
+            yield json.loads(line.rstrip("\0 \t\r\n"))
         except json.JSONDecodeError as error:
             if error.msg == "Extra data":
                 yield _FOLLOWED
@@ -183,7 +187,7 @@ def has_more_values(file: str, options: Mapping[str, Any]) -> bool:
         _, end = json.JSONDecoder().raw_decode(seen)
     except (*_UNREADABLE, LookupError, ValueError, RecursionError):
         return False
-    rest = seen[end:].lstrip()
+    rest = seen[end:].strip().rstrip("\0")
     return rest != "" and not (rest.startswith("/") and str(given.get("allowcomments")).lower() == "true")
 
 
@@ -236,6 +240,15 @@ def _beginning(file: Location) -> bytes:
     return file.beginning(_LONGEST_HEADER)
 
 
+def of_each(look: Callable[[str], T], files: Sequence[str]) -> Iterator[tuple[str, T]]:
+    """Look at files by their keys (`file_key`); at a store's, of which each takes a request, at several at once."""
+    if not any(isinstance(place_of(file), Location) for file in files[:1]):
+        yield from ((file, look(file)) for file in files)
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from zip(files, pool.map(look, files), strict=True)
+
+
 def parquet_columns(file: Place) -> dict[str, str]:
     """Read the names of a Parquet file's columns and their types; of a store's file its end.
 
@@ -246,10 +259,9 @@ def parquet_columns(file: Place) -> dict[str, str]:
 
     end: Path | BytesIO
     if isinstance(file, Location):
-        size = file.stat().st_size
-        tail = file.store.part(file.key, max(0, size - _LOOKED_AT), _LOOKED_AT)
+        tail = file.store.end(file.key, _LOOKED_AT)
         footer = int.from_bytes(tail[-8:-4], "little") + 8
-        end = BytesIO(tail if footer <= len(tail) else file.store.part(file.key, max(0, size - footer), footer))
+        end = BytesIO(tail if footer <= len(tail) else file.store.end(file.key, footer))
     else:
         end = file
     return {column.name: str(column.type) for column in pq.read_schema(end)}

@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+import typer
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -19,12 +20,13 @@ from typer.testing import CliRunner
 from assets.view import FlowView
 from ops.cli import app as command_line
 from ops.cli import replaying
-from ops.jobs.operator_jobs import operator_jobs
+from ops.jobs.operator_jobs import _REPLAYED, operator_jobs
 from pipelines import Lake, Runtime
 from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.errors import PoisonBatchError
 from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer
 from pipelines.execution.replays.record import Records
+from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
 from pipelines.state.record import BATCH, BatchRecord
@@ -192,6 +194,15 @@ def test_the_impossible_is_a_failure_with_its_next_step(desk: Desk) -> None:
     assert "Next: " in text
     text = refusal(desk.run(trips(3), "replay_quarantine", {"flow": "trips", "spouts": ["rode"]}), "replay_quarantine")
     assert 'did you mean "rides"' in text
+
+
+def test_all_rules_of_the_engine_are_named_where_rows_are_selected() -> None:
+    rules = ["malformed", "other_fields", "far_time", "not_read", "no_slice", "bad_slice", "no_time", "poison"]
+    options = typer.main.get_command(replaying.app).params
+    said = [getattr(option, "help", "") for option in options if option.name == "reason"]
+    said += [_REPLAYED["reasons"][1].description, Selection.__doc__]
+    assert len(said) == 3
+    assert [rule for text in said for rule in rules if rule not in str(text)] == []
 
 
 def test_a_dry_replay_counts_by_reason_and_changes_nothing(desk: Desk) -> None:

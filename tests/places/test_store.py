@@ -94,6 +94,14 @@ def test_folders_are_told_by_their_files(store: Store) -> None:
     assert not list(store.entries("a/b"))
 
 
+def test_the_end_of_a_file(store: Store) -> None:
+    for key, data in (("a", b"0123456789"), ("empty", b"")):
+        store.put(key, data)
+        assert [store.end(key, length) for length in (3, 10, 64)] == [data[-3:], data, data]
+    with pytest.raises(FileNotFoundError):
+        store.end("none", 3)
+
+
 def test_copies_stay_when_what_they_are_of_goes(store: Store) -> None:
     store.put("a", b"old")
     store.copy("a", "kept/a")

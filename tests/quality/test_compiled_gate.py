@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,6 +145,43 @@ def test_nested_and_dotted_columns(spark: SparkSession) -> None:
     assert [check.unexpected for check in validate_frame(frame, checks).checks] == [1, 1]
     with pytest.raises(FieldError):
         compile_gate(Gate("g", [warn("column_values_to_be_between", column="st.sped", min_value=1)]), frame.schema)
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ('col("m.key") == 5', True),
+        ('col("st.aa") == 5', True),
+        ('col("N") == 5', True),
+        ('col("at") == "2024-01-01 10:00:00"', True),
+        ('col("at") == "2024-01-01 11:00:00 Europe/Berlin"', True),
+        ('col("day") == "2024-01-01 10:00:00"', True),
+        ('col("day") < "2024"', False),
+        ('col("f") == "NaN"', True),
+        ('col("f") == ".5"', False),
+        ({"type": "comparison", "column": {"name": "n"}, "operator": "IN", "parameter": {5: "five"}}, True),
+        (
+            {"type": "comparison", "column": {"name": "s"}, "operator": ">", "parameter": datetime.date(2023, 1, 1)},
+            True,
+        ),
+    ],
+)
+def test_what_spark_compares_is_compared(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, condition: Any, holds: bool
+) -> None:
+    frame = spark.sql(
+        "select map('key', 5L) m, named_struct('Aa', 5L) st, 5 n, timestamp'2024-01-01 10:00:00Z' at,"
+        " date'2024-01-01' day, double('NaN') f, '2024-01-01' s"
+    )
+    # The driver's zone is not the session's.
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        check = warn("column_values_to_be_null", column="n", row_condition=condition)
+        assert validate_frame(frame, [check]).checks[0].unexpected == int(holds)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

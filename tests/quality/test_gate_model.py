@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyspark.sql import types as T
 
 from pipelines.errors import BadNameError, FieldError, FunctionError, GateError
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.quality import Check, CheckResult, Gate, GateResult, drop, fail, warn
-from pipelines.quality.conditions import condition_fields, parse_condition
+from pipelines.quality.conditions import _value, condition_fields, parse_condition
 
 
 def test_the_prefix_may_be_left_out_and_the_name_is_made_up() -> None:
@@ -109,6 +112,30 @@ def test_a_gate_knows_its_fields_and_refuses_a_missing_one() -> None:
     with pytest.raises(FieldError) as caught:
         gate.validate(["a", "st", "c", "d", "e", "g"])
     assert caught.value.field == "f"
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "refused"),
+    [
+        (
+            T.TimestampType(),
+            ["2024-01-01 10:00:00", "2024-01-01", "2024-01-01T10:00:00.1Z", "2024", "2024-1-1 9:05 Europe/Berlin"],
+            ["soon", "20240101", "2024-13-01", "2024-01-41", "2024-W01-1", "10", ""],
+        ),
+        (T.DateType(), ["2024-01-01 10:00:00", "2024-01", " 2024-1-1 "], ["x", "1e3"]),
+        (T.DoubleType(), ["NaN", ".5", "5.", "-Infinity", " 1e-3 ", "+inf"], ["x", "1 2", ".", ""]),
+        (T.LongType(), [" 5 ", "-5"], ["5.0", ".5", "NaN", "1e2"]),
+        (T.BooleanType(), ["true", "f"], []),
+        (T.StringType(), ["x", datetime.date(2024, 1, 1), True], [5, 1.5]),
+        (None, ["x", 5], []),
+    ],
+)
+def test_texts_of_conditions_are_left_to_spark(kind: T.DataType | None, texts: list[Any], refused: list[Any]) -> None:
+    """A time that Python reads is one of the driver's zone, not of the session's."""
+    assert [_value(value, kind, "x") for value in texts] == texts
+    for value in refused:
+        with pytest.raises(FunctionError, match="compare"):
+            _value(value, kind, "x")
 
 
 def test_names_are_unique_in_a_gate() -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
+import re
+import threading
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +24,10 @@ from pyspark.sql import functions as F
 from pipelines import Lake, Runtime
 from pipelines.errors import SourceError, SourceSchemaError
 from pipelines.execution.replays.selection import Selection
+from pipelines.places.location import Location
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
+from pipelines.sources.base import _CLOSED
 from pipelines.sources.files import links_out
 from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_more_values, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
@@ -116,9 +123,18 @@ FOLLOWED = (
     '{"k":"x"}] {"k":"b"}',
     '{"k":"x"},1] {"k":"b"}',
     '{"k":"x","more":{"a":[{},{}]}} y }',
+    '{"k":"x","more":{}},"n":{"a":1}}',
+    '{"k":"\\\\"}{"a":"}',
 )
 """Lines of JSON whose first value is not all there is."""
-ALONE = ('{"k":"x"}', ' {"k":"x"} \t', '{"k":"x","more":[{"a":1},{"a":"}{"}]}', '{"more":{"a":{}},"k":"x"}')
+ALONE = (
+    '{"k":"x"}',
+    ' {"k":"x"} \t',
+    '{"k":"x","more":[{"a":1},{"a":"}{"}]}',
+    '{"more":{"a":{}},"k":"x"}',
+    '{"k":"x"}\0',
+    '{"k":"x","a":{}}\0\0',
+)
 
 
 def test_what_follows_the_first_value(tmp_path: Path) -> None:
@@ -144,6 +160,23 @@ def test_what_follows_the_first_value(tmp_path: Path) -> None:
     assert has_more_values(str(file), {"encoding": "UTF-16LE"})
     file.write_text('{"k":"x"} // as of today')
     assert not has_more_values(str(file), {"allowComments": True})
+
+
+def test_braces_that_are_closed_are_one_value() -> None:
+    """Whatever Python reads a value at the beginning of, it then reads to its end."""
+    closed = re.compile(_CLOSED.replace(r"\z", r"\Z"))
+    parts = ['{"a":', '{"a":[', "{", "}", "]", '"', "\\", "'", ",", '"a":1', '"}"', '"{"', '{"\\"":{}}', "1", " ", "{}"]
+    chance, found = random.Random(5), 0
+    for _ in range(200_000):
+        text = "{" + "".join(chance.choices(parts, k=chance.randrange(1, 7))) + "}"
+        if closed.search(text):
+            with suppress(ValueError):
+                found += 1
+                assert json.JSONDecoder().raw_decode(text)[1] == len(text), text
+    assert found > 1000
+    assert not any(map(closed.search, FOLLOWED))
+    deep = ['{"a":' * deep + "1" + "}" * deep for deep in (8, 9)]
+    assert [bool(closed.search(text)) for text in deep] == [True, False]
 
 
 @pytest.mark.slow
@@ -179,6 +212,40 @@ def test_a_file_that_is_read_whole_is_one_value(spark: SparkSession, tmp_path: P
     flow.runtime.catch_up(flow.topology)
     assert flow.rows == [("a", 1), ("b", 2)]
     assert [row for *_, row in flow.refused] == [f"{folder}/b.json: more than one JSON value, not read"]
+
+
+@pytest.mark.parametrize("folder", ["s3a://bucket/in", "hdfs://name:8020/in"])
+def test_a_file_of_a_store_is_one_value(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [f"{folder}/{name}.json" for name in "abc"]
+    texts = dict(zip(files, (b'{"k":"x"}\n{"k":"y"}\n', b'{"k":"x"}\n', b'{"k":"x"}\0'), strict=True))
+    monkeypatch.setattr(Location, "beginning", lambda file, _most: texts[str(file)])
+    unread = JsonFiles(folder, "k string", multiLine=True)._unread(files)
+    assert unread == {files[0]: "more than one JSON value, not read"}
+
+
+def test_a_parquet_file_of_a_store_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several are looked at at once."""
+    files = {
+        f"in/{n}.parquet": pa.table({name: [1] for name in names}) for n, names in enumerate(("k", "x", "kx", "k"))
+    }
+    # Its footer is longer than what is looked at.
+    files["in/4.parquet"] = pa.table({f"c{n}": [1] for n in range(1000)})
+    asked, together = [], threading.Barrier(len(files), timeout=20)
+
+    class Ends:
+        def end(self, key: str, length: int) -> bytes:
+            if key not in asked:
+                together.wait()
+            asked.append(key)
+            out = BytesIO()
+            pq.write_table(files[key], out)
+            return out.getvalue()[-length:]
+
+    monkeypatch.setattr(Location, "store", Ends())
+    keys = [f"s3a://bucket/{key}" for key in files]
+    layouts = ParquetFiles("s3a://bucket/in", "k bigint").layouts(keys)
+    assert [len(layouts[None]), layouts[(("x", "int64"),)], len(layouts)] == [3, [keys[1]], 3]
+    assert sorted(asked) == sorted([*files, "in/4.parquet"])
 
 
 @pytest.mark.slow

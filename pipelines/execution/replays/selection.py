@@ -42,8 +42,8 @@ class Selection:
         spouts: refused at the source of these streams, or in a poison batch of them.
         first: refused by this txid or a later one; what a backfill has refused has txid -1.
         last: refused by this txid or an earlier one.
-        reasons: refused by one of these rules: a check's name, `malformed`, `other_fields`, `no_slice`, `bad_slice`,
-            `no_time` or `poison`.
+        reasons: refused by one of these rules: a check's name, `malformed`, `other_fields`, `far_time`, `not_read`, `no_slice`,
+            `bad_slice`, `no_time` or `poison`.
     """
 
     gates: tuple[str, ...] = ()
