@@ -99,7 +99,7 @@ def test_an_object_of_an_odd_name_is_one_refused_record(
     caught_up(reaching, lake, flow_over(source), ("committing", 0))
     assert numbers(lake) == [1]
     (refused,) = lake.quarantine("numbers").scan().to_pylist()
-    assert (refused["rule"], refused["row"]) == ("malformed", f"{place}/in/a\tb c.json: its name is not read")
+    assert (refused["rule"], refused["row"]) == ("not_read", f"{place}/in/a\tb c.json: its name is not read")
 
 
 @EXHAUSTIVE
