@@ -156,7 +156,7 @@ def _column(node: Mapping[str, Any], frame: Frame) -> Column:
         return column.isNull() if node.get("is_null") else column.isNotNull()
     symbol, parameter = node.get("operator"), node.get("parameter")
     type_of: DataType | None = None
-    # Spark finds more: the key of a map, a name in other capitals. What is missing, it says.
+    # Spark finds more: the key of a map, a field of a struct in other capitals. What is missing, it says.
     with suppress(FieldError):
         type_of = frame.type_of(name)
     return _compare(column, str(getattr(symbol, "value", symbol)), parameter, type_of, name)

@@ -152,7 +152,6 @@ def test_nested_and_dotted_columns(spark: SparkSession) -> None:
     [
         ('col("m.key") == 5', True),
         ('col("st.aa") == 5', True),
-        ('col("N") == 5', True),
         ('col("at") == "2024-01-01 10:00:00"', True),
         ('col("at") == "2024-01-01 11:00:00 Europe/Berlin"', True),
         ('col("day") == "2024-01-01 10:00:00"', True),
