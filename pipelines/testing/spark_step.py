@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph.expressions import spark_sql
+from pipelines.graph.plain_values import plain_list
 from pipelines.planner.plain import Evaluated, Row, Table
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class SparkStep:
         types = tuple(field.dataType.simpleString() for field in out.schema.fields[1:])
         of_row: list[list[Row]] = [[] for _ in table.rows]
         columns_out = out.toArrow()
-        for number, *values in zip(*(column.to_pylist() for column in columns_out.columns), strict=True):
+        for number, *values in zip(*map(plain_list, columns_out.columns), strict=True):
             of_row[number].append(tuple(values))
         return Evaluated(of_row, types)
 
