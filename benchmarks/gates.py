@@ -86,8 +86,10 @@ class Started:
 
     def __init__(self, frame: DataFrame) -> None:
         import great_expectations as gx
+        from great_expectations.data_context.types.base import ProgressBarsConfig
 
         context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = ProgressBarsConfig(globally=False)
         source = context.data_sources.add_spark("started", persist=False)
         definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("all")
         self._batch = definition.get_batch({"dataframe": frame})
