@@ -17,7 +17,7 @@ from pipelines.aggregators.calls import emitted
 from pipelines.errors import DuplicateKeyError, UnknownQueryError, UnknownStateError
 from pipelines.graph import events, nodes
 from pipelines.graph.bolts import batch_groups, dealt_by, node_tasks
-from pipelines.planner.plain import PlainContext, Row, Table, freeze, in_order, plain, read, step
+from pipelines.planner.plain import PlainContext, Row, Table, entering, freeze, in_order, plain, read, step
 from pipelines.planner.plain.context import fitted
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.queries import fixed_view
@@ -276,24 +276,24 @@ class ReferenceEngine:
         )
         tables: dict[int, Table] = {}
         for node in (self._topology.graph[node_id] for node_id in members):
-            tasks = context.tasks_of(node.id)
+            tasks, parents = context.tasks_of(node.id), entering(node, tables, context)
             if isinstance(node, nodes.ChannelSpoutNode):
                 tables[node.id] = by_hash(self._windows.read(node, txid), dealt_by(node), tasks)
             elif isinstance(node, nodes.EnterWindowNode):
-                tables[node.id] = self._windows.enter(node, tables[node.parents[0]], txid)
+                tables[node.id] = self._windows.enter(node, parents[0], txid)
             elif isinstance(node, nodes.OnTimeNode):
-                tables[node.id] = self._windows.in_time(node, tables[node.parents[0]])
+                tables[node.id] = self._windows.in_time(node, parents[0])
             elif isinstance(node, nodes.ChannelNode):
-                tables[node.id] = self._windows.commit(node, tables[node.parents[0]], txid)
+                tables[node.id] = self._windows.commit(node, parents[0], txid)
             elif isinstance(node, nodes.SpoutNode):
                 tables[node.id] = read(node.source.schema, given[node.stream], tasks)
             elif isinstance(node, nodes.QuerySpoutNode):
                 tables[node.id] = read(node.schema, given[node.stream], tasks)
             elif isinstance(node, nodes.PersistNode):
                 state = self._states[node.state.name]
-                tables[node.id] = state.commit(tables[node.parents[0]], tasks, txid)
+                tables[node.id] = state.commit(parents[0], tasks, txid)
             elif not isinstance(node, nodes.StaticStateNode):
-                tables[node.id] = step(node, [tables[parent] for parent in node.parents], context)
+                tables[node.id] = step(node, parents, context)
         return tables
 
     def _view(self, name: str) -> StateView:

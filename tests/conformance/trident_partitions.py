@@ -22,6 +22,13 @@ def totals(stream: Stream) -> object:
     return keep(partial.group_by("word").aggregate("part", Sum(), "total"))
 
 
+def different_tasks(dealt: Stream) -> None:
+    """Three consumers of one repartition, in four, two tasks and one."""
+    keep(dealt.partition_aggregate("n", Sum(), "sum").parallelism_hint(4), "four")
+    keep(dealt.partition_aggregate("n", Sum(), "sum").parallelism_hint(2), "two")
+    keep(dealt.max_by("n"), "one")
+
+
 def by_size(a: dict[str, Any], b: dict[str, Any]) -> int:
     """Compares tuples by n, nulls as zero."""
     return int((a["n"] or 0) - (b["n"] or 0))
@@ -179,6 +186,17 @@ REPARTITIONS = {
         lambda s: totals(s.local_or_shuffle().shuffle().global_().partition_by(["word", "n"])),
         FED,
         {"out": TOTALS},
+    ),
+    "one repartition, different numbers of tasks": Case(
+        "3.9: each bolt has its own number",
+        WORDS,
+        lambda s: different_tasks(s.direct("n")),
+        [[("a", 0), ("b", 1), ("c", 2), ("d", 3)], []],
+        {
+            "four": rows("sum", (0,), (1,), (2,), (3,), (0,), (0,), (0,), (0,)),
+            "two": rows("sum", (2,), (4,), (0,), (0,)),
+            "one": rows("word n", ("d", 3)),
+        },
     ),
     "a hint does not change an aggregate of the batch": Case(
         "3.9",

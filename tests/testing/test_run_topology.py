@@ -10,8 +10,10 @@ import pytest
 
 from pipelines.aggregators.ordering import freeze
 from pipelines.errors import DefinitionError, FunctionError, SourceSchemaError, UnknownQueryError, UnknownStateError
+from pipelines.execution.runners.queries import QueryRunner
 from pipelines.planner.plain.table import in_order, plain, sql_type_of
 from pipelines.sources import FixedBatches
+from pipelines.state.lake import Lake
 from pipelines.testing import TICK, ReferenceEngine, query_topology, run_topology
 from pipelines.trident import (
     Count,
@@ -161,6 +163,30 @@ def test_streams_of_their_own_batch_groups() -> None:
     for name in ("one", "two"):
         topology.new_stream(name, FixedBatches("n bigint", [])).partition_persist(DeltaState(f"rows_{name}"))
     assert run_topology(topology, {"two": [[(1,)], [(2,)]]}) == {"rows_one": [], "rows_two": [{"n": 1}, {"n": 2}]}
+
+
+def of_two_numbers_of_tasks() -> TridentTopology:
+    """A query, whose one shuffle deals to four tasks for one branch, and all the same to one for the other."""
+    topology = TridentTopology("t")
+    dealt = topology.new_query_stream("most", "v bigint").shuffle()
+    dealt.filter(RowFunction(lambda v: True)).parallelism_hint(4)
+    dealt.max_by("v")
+    return topology
+
+
+def test_a_repartition_in_front_of_different_numbers_of_tasks() -> None:
+    asked = [(n,) for n in range(8)]
+    assert query_topology(of_two_numbers_of_tasks(), {}, "most", asked) == [{"v": 7}]
+    runner = QueryRunner(Lake("/nowhere"), of_two_numbers_of_tasks(), "most", spark=pytest.fail)
+    assert runner.ask(asked) == [{"v": 7}]
+
+
+def test_a_window_behind_a_repartition_that_deals_to_more_tasks() -> None:
+    topology = TridentTopology("t")
+    dealt = topology.new_stream("s", FixedBatches("v bigint", [])).shuffle()
+    dealt.filter(RowFunction(lambda v: True)).parallelism_hint(3).partition_persist(DeltaState("other"))
+    dealt.tumbling_window(4, "v", Sum(), "x").partition_persist(DeltaState("out"))
+    assert run_topology(topology, {"s": [[(n,) for n in range(8)]]})["out"] == [{"x": 6}, {"x": 22}]
 
 
 def test_what_is_not_there() -> None:

@@ -23,7 +23,7 @@ from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.bolts import node_tasks
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.compile import Compiler
-from pipelines.planner.plain import PlainContext, Table, needs_spark, plain, read, step
+from pipelines.planner.plain import PlainContext, Table, entering, needs_spark, plain, read, step
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.planner.values import Where
@@ -167,7 +167,7 @@ class QueryRunner:
                 given = arguments if node is self._spout else ()
                 tables[node.id] = read(node.schema, given, context.tasks_of(node.id), self._name)
             else:
-                tables[node.id] = self._step(node, [tables[parent] for parent in node.parents], context)
+                tables[node.id] = self._step(node, entering(node, tables, context), context)
         return [{name: plain(value) for name, value in row.items()} for row in tables[self._last.id].dicts()]
 
     def _step(self, node: nodes.Node, tables: list[Table], context: PlainContext) -> Table:

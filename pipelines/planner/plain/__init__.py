@@ -6,7 +6,20 @@ evaluate (SQL text, callables of Columns without a plain form, gates) is asked o
 
 from pipelines.aggregators.ordering import freeze
 from pipelines.planner.plain.context import Evaluated, PlainContext
+from pipelines.planner.plain.partitions import entering
 from pipelines.planner.plain.steps import needs_spark, read, step
 from pipelines.planner.plain.table import Row, Table, in_order, plain
 
-__all__ = ["Evaluated", "PlainContext", "Row", "Table", "freeze", "in_order", "needs_spark", "plain", "read", "step"]
+__all__ = [
+    "Evaluated",
+    "PlainContext",
+    "Row",
+    "Table",
+    "entering",
+    "freeze",
+    "in_order",
+    "needs_spark",
+    "plain",
+    "read",
+    "step",
+]

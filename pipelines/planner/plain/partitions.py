@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cmp_to_key
 from typing import Any
 
@@ -25,6 +25,15 @@ def by_hash(table: Table, by: Sequence[str], tasks: int) -> Table:
     hashed = [field for field in by if not table.type_or_guess(field).startswith("map<")]
     types = [table.type_or_guess(field) for field in hashed]
     return table.dealt(task_of(row, types, tasks) for row in table.select(hashed).rows)
+
+
+def entering(node: nodes.Node, tables: Mapping[int, Table], context: PlainContext) -> list[Table]:
+    """Return the tables of a node's parents, their tuples in the tasks that the node has.
+
+    A repartition in front of bolts of different parallelism deals to the most of them.
+    """
+    parents = [tables[parent] for parent in node.parents]
+    return parents if isinstance(node, nodes.PartitionNode) else [t.within(context.tasks_of(node.id)) for t in parents]
 
 
 def repartitioned(node: nodes.PartitionNode, table: Table, context: PlainContext) -> Table:

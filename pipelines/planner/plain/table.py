@@ -62,6 +62,10 @@ class Table:
         """Return the same rows in other tasks."""
         return Table(self.fields, self.types, self.rows, None if tasks is None else tuple(tasks))
 
+    def within(self, tasks: int) -> Table:
+        """Return the same rows in so many tasks."""
+        return self.dealt(None if tasks == 1 or self.tasks is None else (task % tasks for task in self.tasks))
+
     def replaced(self, fields: Sequence[str], types: Sequence[str | None], of_row: Sequence[Sequence[Row]]) -> Table:
         """Return what a function made: `of_row` holds the new rows of each row, which stay in its task."""
         tasks = None
