@@ -117,11 +117,14 @@ class Compiler:
     def _entering(self, node: nodes.Node, parent: int) -> DataFrame:
         """A parent's frame, its tuples in the tasks that the node has.
 
-        A repartition in front of bolts of different parallelism deals to the most of them.
+        A repartition in front of bolts of different parallelism deals to the most of them; of a broadcast's copies each
+        task takes its own.
         """
-        frame, tasks = self._frames[parent], self._tasks[node.id]
+        above, frame, tasks = self._graph[parent], self._frames[parent], self._tasks[node.id]
         if isinstance(node, nodes.PartitionNode) or TASK not in frame.columns or self._tasks[parent] == tasks:
             return frame
+        if isinstance(above, nodes.PartitionNode) and above.kind == nodes.BROADCAST:
+            frame = frame.where(F.col(TASK) < tasks)
         return frame.withColumn(TASK, F.pmod(TASK, F.lit(tasks))) if tasks > 1 else frame.drop(TASK)
 
 

@@ -276,7 +276,7 @@ class ReferenceEngine:
         )
         tables: dict[int, Table] = {}
         for node in (self._topology.graph[node_id] for node_id in members):
-            tasks, parents = context.tasks_of(node.id), entering(node, tables, context)
+            tasks, parents = context.tasks_of(node.id), entering(node, self._topology.graph, tables, context)
             if isinstance(node, nodes.ChannelSpoutNode):
                 tables[node.id] = by_hash(self._windows.read(node, txid), dealt_by(node), tasks)
             elif isinstance(node, nodes.EnterWindowNode):

@@ -23,9 +23,10 @@ def totals(stream: Stream) -> object:
 
 
 def different_tasks(dealt: Stream) -> None:
-    """Three consumers of one repartition, in four, two tasks and one."""
+    """Consumers of one repartition, in four, two tasks and one."""
     keep(dealt.partition_aggregate("n", Sum(), "sum").parallelism_hint(4), "four")
     keep(dealt.partition_aggregate("n", Sum(), "sum").parallelism_hint(2), "two")
+    keep(dealt, "rows")
     keep(dealt.max_by("n"), "one")
 
 
@@ -195,7 +196,20 @@ REPARTITIONS = {
         {
             "four": rows("sum", (0,), (1,), (2,), (3,), (0,), (0,), (0,), (0,)),
             "two": rows("sum", (2,), (4,), (0,), (0,)),
+            "rows": rows("word n", ("a", 0), ("b", 1), ("c", 2), ("d", 3)),
             "one": rows("word n", ("d", 3)),
+        },
+    ),
+    "one broadcast, different numbers of tasks": Case(
+        "1.5, broadcast: to every task of each bolt",
+        WORDS,
+        lambda s: different_tasks(s.broadcast()),
+        [[("a", 1), ("b", 2)]],
+        {
+            "four": rows("sum", (3,), (3,), (3,), (3,)),
+            "two": rows("sum", (3,), (3,)),
+            "rows": rows("word n", ("a", 1), ("b", 2)),
+            "one": rows("word n", ("b", 2)),
         },
     ),
     "a hint does not change an aggregate of the batch": Case(

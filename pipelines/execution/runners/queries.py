@@ -167,7 +167,7 @@ class QueryRunner:
                 given = arguments if node is self._spout else ()
                 tables[node.id] = read(node.schema, given, context.tasks_of(node.id), self._name)
             else:
-                tables[node.id] = self._step(node, entering(node, tables, context), context)
+                tables[node.id] = self._step(node, entering(node, graph, tables, context), context)
         return [{name: plain(value) for name, value in row.items()} for row in tables[self._last.id].dicts()]
 
     def _step(self, node: nodes.Node, tables: list[Table], context: PlainContext) -> Table:

@@ -27,13 +27,21 @@ def by_hash(table: Table, by: Sequence[str], tasks: int) -> Table:
     return table.dealt(task_of(row, types, tasks) for row in table.select(hashed).rows)
 
 
-def entering(node: nodes.Node, tables: Mapping[int, Table], context: PlainContext) -> list[Table]:
+def entering(node: nodes.Node, graph: nodes.Graph, tables: Mapping[int, Table], context: PlainContext) -> list[Table]:
     """Return the tables of a node's parents, their tuples in the tasks that the node has.
 
-    A repartition in front of bolts of different parallelism deals to the most of them.
+    A repartition in front of bolts of different parallelism deals to the most of them; of a broadcast's copies each task
+    takes its own.
     """
-    parents = [tables[parent] for parent in node.parents]
-    return parents if isinstance(node, nodes.PartitionNode) else [t.within(context.tasks_of(node.id)) for t in parents]
+    if isinstance(node, nodes.PartitionNode):
+        return [tables[parent] for parent in node.parents]
+    tasks, found = context.tasks_of(node.id), list[Table]()
+    for above in (graph[parent] for parent in node.parents):
+        table = tables[above.id]
+        if isinstance(above, nodes.PartitionNode) and above.kind == nodes.BROADCAST:
+            table = table.take([number for number in range(len(table.rows)) if table.task_of(number) < tasks])
+        found.append(table.within(tasks))
+    return found
 
 
 def repartitioned(node: nodes.PartitionNode, table: Table, context: PlainContext) -> Table:
