@@ -10,7 +10,7 @@ from pipelines.graph.fields import parse_ddl
 
 
 class QueryFunction:
-    """Asks a state once a batch, then makes rows of each answer (Trident rules 4.3).
+    """Asks a state once a batch and task, then makes rows of each answer (Trident rules 4.3).
 
     Subclass it and define `batch_retrieve`, and `execute` where a tuple should give other than one row. The outputs'
     types are said by the operation (`state_query(..., "n bigint")`) or by `returns`.
@@ -24,12 +24,12 @@ class QueryFunction:
     """Whether one that Spark runs shows the state's keys, too, and not its values alone."""
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        """Return the answer for each tuple of a batch, in order; called once a batch, not at all for an empty one.
+        """Return the answer for each tuple of a task, in order; called once a batch and task, not at all for an empty one.
 
         Args:
             state: a view of the state: `multi_get(keys)` gives the value at each key or None, `get()` the value of a
                 state without keys, `tuples()` all of it, keys and values.
-            arguments: the input fields of the batch's tuples.
+            arguments: the input fields of the task's tuples.
 
         Returns:
             A list of the length of `arguments`; anything else raises StateQueryError.

@@ -20,6 +20,7 @@ from pipelines.trident import (
     FirstN,
     MapGet,
     Not,
+    QueryFunction,
     RowFunction,
     Split,
     Stream,
@@ -145,6 +146,25 @@ def test_queries_ask_a_view() -> None:
     assert every.rows[0] == ("b", "a", 1, 2)
     with pytest.raises(StateAccessError):
         step(node_of(asked.state_query("others", ["args", "args"], MapGet(), "n")), [given], context)
+
+
+class Numbered(QueryFunction):
+    """How many tuples a call answers, and the place of each."""
+
+    returns = ("bigint", "bigint")
+
+    def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        return [(len(arguments), place) for place, _ in enumerate(arguments)]
+
+
+def test_a_query_function_is_called_once_a_task() -> None:
+    view = StateView.of_rows(["word"], ["n"], [])
+    query = node_of(TridentTopology("q").new_query_stream("ask").state_query("others", "args", Numbered(), ["n", "at"]))
+    context = PlainContext(tasks={query.id: 4}, view=lambda name: view)
+    given = Table(("args",), ("string",), tuple((word,) for word in "abc"), (2, 0, 2))
+    found = step(query, [given], context)
+    assert found.rows == (("a", 2, 0), ("b", 1, 0), ("c", 2, 1))
+    assert found.tasks == (2, 0, 2)
 
 
 def test_all_tuples_behind_a_broadcast_come_once() -> None:

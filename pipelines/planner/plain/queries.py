@@ -17,7 +17,7 @@ from pipelines.trident.user_code import MapGet, SnapshotGet, TupleCollectionGet
 
 
 def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> Table:
-    """Return what a query function makes of each tuple; asked once a batch, not at all for an empty one.
+    """Return what a query function makes of each tuple; asked once a batch and task, not at all for an empty one.
 
     Raises:
         StateQueryError: if the function gives another number of results than there are tuples.
@@ -29,9 +29,15 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
         return Table(node.fields, table.types + types, (), None if table.tasks is None else ())
     view: Any = context.view(node.state)
     arguments = list(table.select(node.inputs).rows)
-    results = list(node.function.batch_retrieve(view, arguments))
-    if len(results) != len(arguments):
-        raise StateQueryError(str(node.function), node.state, len(results), len(arguments))
+    results: list[Any] = [None] * len(arguments)
+    # A built-in function gives each tuple the same answer, whatever is beside it: the state is read once.
+    for numbers in [range(len(arguments))] if node.function.in_spark else table.numbers(context.tasks_of(node.id)):
+        asked = [arguments[number] for number in numbers]
+        answers = list(node.function.batch_retrieve(view, asked)) if asked else []
+        if len(answers) != len(asked):
+            raise StateQueryError(str(node.function), node.state, len(answers), len(asked))
+        for number, answer in zip(numbers, answers, strict=True):
+            results[number] = answer
     if node.parted:
         results = _parts(view, table, results, context.state_types(node.state), context.tasks_of(node.id))
     made = [_made(node, view, given, result) for given, result in zip(arguments, results, strict=True)]

@@ -51,12 +51,16 @@ class Table:
         tasks = None if self.tasks is None else tuple(self.tasks[i] for i in numbers)
         return Table(self.fields, self.types, tuple(self.rows[i] for i in numbers), tasks)
 
-    def by_task(self, tasks: int) -> list[Table]:
-        """Return the rows of each task, one table each, empty ones too."""
+    def numbers(self, tasks: int) -> list[list[int]]:
+        """Return the numbers of each task's rows."""
         numbers: list[list[int]] = [[] for _ in range(tasks)]
         for i in range(len(self.rows)):
             numbers[self.task_of(i)].append(i)
-        return [self.take(places) for places in numbers]
+        return numbers
+
+    def by_task(self, tasks: int) -> list[Table]:
+        """Return the rows of each task, one table each, empty ones too."""
+        return [self.take(places) for places in self.numbers(tasks)]
 
     def dealt(self, tasks: Iterable[int] | None) -> Table:
         """Return the same rows in other tasks."""
