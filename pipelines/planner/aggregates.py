@@ -430,5 +430,6 @@ class BestPass:
         except Exception as error:
             raise self.where.failed((known, value), error) from error
         if sign == 0:
-            return bool(row[-1] > other[-1])
+            # Tuples that one tuple was split into have one place, and come in their order.
+            return bool(row[-1] >= other[-1])
         return sign > 0 if self.largest else sign < 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.trident import Count, DeltaState, FirstN, ReducerAggregator, RowFunction, Stream, Sum
+from pipelines.trident import Count, DeltaState, FirstN, ReducerAggregator, RowFunction, Split, Stream, Sum
 from tests.conformance.case import Case, keep, rows
 
 WORDS = "word string, n bigint"
@@ -250,6 +250,16 @@ EXTREMES = {
         lambda s: (keep(s.min_by("n"), "least"), keep(s.max_by("n"), "most")),
         [[("a", 1), ("b", 2), ("c", 1), ("d", 2)]],
         {"least": rows("word n", ("c", 1)), "most": rows("word n", ("d", 2))},
+    ),
+    "of equals that one tuple was split into the last": Case(
+        "1.2: ties",
+        WORDS,
+        lambda s: (
+            keep(s.each("word", Split(), "w").project(["w", "n"]).max_by("n"), "plain"),
+            keep(s.each("word", Split(), "w").project(["w", "n"]).min(by_size), "compared"),
+        ),
+        [[("a b c", 1)]],
+        {"plain": rows("w n", ("c", 1)), "compared": rows("w n", ("c", 1))},
     ),
     "min_by and max_by a partition": Case(
         "1.2: per partition, not global",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.aggregators import CombinerAggregator, Count, ReducerAggregator, Sum
+from pipelines.planner.aggregates import BestPass
+from pipelines.planner.values import Where
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_topology
 from pipelines.trident import DeltaState, RowFunction, Stream, TridentTopology
@@ -115,3 +118,18 @@ def test_what_needs_no_tasks_has_none(spark: SparkSession) -> None:
     plan = frame_of(s, {"s": source(spark, SCHEMA, ROWS)})._jdf.queryExecution().executedPlan().toString()
     assert plan.count("Exchange hashpartitioning") == 1
     assert not [word for word in ("monotonically", "_task", "_order", "Python", "InArrow") if word in plan]
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_of_equals_the_last_is_kept(largest: bool) -> None:
+    """Tuples that one tuple was split into have the same place, and come in their order; then partitions meet in any."""
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("_order", pa.int64())])
+    best = BestPass(Where("best", "here"), schema, 0, ("k", "n"), 1, largest, lambda a, b: a - b)
+
+    def kept(*batches: list[tuple[str, int, int]]) -> list[dict[str, Any]]:
+        columns = (list(zip(*rows, strict=True)) for rows in batches)
+        made = best(pa.record_batch([pa.array(c) for c in of_batch], schema=schema) for of_batch in columns)
+        return [row for batch in made for row in batch.to_pylist()]
+
+    assert kept([("a", 1, 7), ("b", 1, 7)], [("c", 1, 7)]) == [{"k": "c", "n": 1, "_order": 7}]
+    assert kept([("late", 1, 8)], [("early", 1, 7)]) == [{"k": "late", "n": 1, "_order": 8}]
