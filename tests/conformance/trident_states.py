@@ -182,6 +182,15 @@ AGGREGATES = {
         [[(1,), (2,)], [], [(3,)]],
         {"out": rows("t", (106,))},
     ),
+    "a reducer whose stored value is null": Case(
+        "1.3: ReducerValueUpdater starts from init() if null",
+        "n bigint",
+        lambda s: s.persistent_aggregate(
+            DeltaState("out"), "n", ReducerAggregator(lambda: 100, lambda total, n: total + n if n else None), "t"
+        ),
+        [[(1,)], [(0,)], [(3,)]],
+        {"out": rows("t", (103,))},
+    ),
     "persistent aggregates of both sorts": Case(
         "1.2",
         WORDS,

@@ -61,7 +61,7 @@ def running(
 
     Args:
         stored: the values that a state holds already, by frozen key, to go on from: a combiner's is merged with the
-            partial value of the tuples, a reducer reduces on.
+            partial value of the tuples, a reducer reduces on; from null both begin anew.
     """
     keys = table.select(group).rows
     inputs = [table.select(a.inputs).rows for a in aggregations]
@@ -69,7 +69,8 @@ def running(
     def start(frozen: Any) -> list[Running]:
         chain = [Running(a.aggregator, len(a.inputs), len(a.outputs), batch) for a in aggregations]
         for member, value in zip(chain, (stored or {}).get(frozen, ()), strict=False):
-            member.go_on_from(value)
+            if value is not None:
+                member.go_on_from(value)
         return chain
 
     groups: dict[Any, tuple[Row, list[Running]]] = {}
