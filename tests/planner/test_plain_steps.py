@@ -15,10 +15,13 @@ from pipelines.quality import warn
 from pipelines.sources import FixedBatches
 from pipelines.state.views import StateView
 from pipelines.trident import (
+    INNER,
+    OUTER,
     Count,
     Equals,
     FirstN,
     MapGet,
+    MultiReducer,
     Not,
     QueryFunction,
     RowFunction,
@@ -183,6 +186,39 @@ def test_a_state_that_nobody_gives() -> None:
         step(query, [Table(("args",), ("string",), (("x",),))], PlainContext())
     with pytest.raises(NotImplementedError):
         step(node_of(stream()), [], PlainContext())
+
+
+def narrow_and_wide(build: Callable[[TridentTopology, Stream, Stream], Stream]) -> Table:
+    """The result of two streams whose `k` are an int and a bigint, in 16 tasks."""
+    topology = TridentTopology("t")
+    sides = (topology.new_stream(name, FixedBatches(f"k {name}, v string", [])) for name in ("int", "bigint"))
+    node = node_of(build(topology, *sides))
+    tables = [Table(("k", "v"), (kind, "string"), tuple((n, "x") for n in range(9))) for kind in ("int", "bigint")]
+    return step(node, tables, PlainContext(tasks={node.id: 16}))
+
+
+# As Spark: a union and a full outer join widen, in other joins the keys are those of the first side that must be there.
+MEETINGS: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Stream], str]] = {
+    "merge": (lambda t, a, b: t.merge(a, b), "bigint"),
+    "inner join": (lambda t, a, b: t.join(a, "k", b, "k", ["k", "va", "vb"]), "int"),
+    "right join": (lambda t, a, b: t.join(a, "k", b, "k", ["k", "va", "vb"], kind=(OUTER, INNER)), "bigint"),
+    "full join": (lambda t, a, b: t.join(a, "k", b, "k", ["k", "va", "vb"], kind=OUTER), "bigint"),
+}
+
+
+@pytest.mark.parametrize("case", MEETINGS)
+def test_whole_numbers_of_two_widths_meet(case: str) -> None:
+    build, kind = MEETINGS[case]
+    found = narrow_and_wide(build)
+    assert found.type_of("k") == kind
+    if case != "merge":
+        assert found.tasks == by_hash(found, ("k",), 16).tasks
+
+
+def test_groups_of_two_widths_are_dealt_as_the_wider() -> None:
+    reducer = MultiReducer(lambda k: k, lambda k, *_: k, lambda k, _: k, returns="bigint")
+    found = narrow_and_wide(lambda t, a, b: t.multi_reduce([a.group_by("k"), b.group_by("k")], None, reducer, "k"))
+    assert found.tasks == by_hash(found, ("k",), 16).tasks
 
 
 def test_first_n_keeps_the_types_of_its_inputs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pipelines.aggregators.calls import taking
 from pipelines.aggregators.folds import General, Running
 from pipelines.aggregators.ordering import freeze
 from pipelines.errors import NeedsSparkError
+from pipelines.flowmix.schemas import common
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
@@ -110,13 +112,17 @@ def _result_type(aggregator: Any, inputs: Sequence[str | None]) -> str | None:
 
 def merged(node: nodes.MergeNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Return all parents' tuples, by position, the first parent's first; each stays in its task (Trident rules 1.1)."""
-    types = tuple(
-        next((kind for kind in kinds if kind), None) for kinds in zip(*(t.types for t in tables), strict=True)
-    )
+    types = tuple(_common(kinds) for kinds in zip(*(t.types for t in tables), strict=True))
     tasks: list[int] | None = None
     if context.tasks_of(node.id) > 1:
         tasks = [table.task_of(i) for table in tables for i in range(len(table.rows))]
     return Table(node.fields, types, tuple(row for table in tables for row in table.rows)).dealt(tasks)
+
+
+def _common(kinds: Iterable[str | None]) -> str | None:
+    """Return the type in which Spark brings columns together, by whose hash tuples are dealt: the wider of two numbers'."""
+    known = [kind for kind in kinds if kind]
+    return functools.reduce(lambda kind, other: common(kind, other) or kind, known) if known else None
 
 
 def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext) -> Table:
@@ -159,7 +165,11 @@ def _types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, .
 
 
 def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, ...]:
-    return tuple(tables[0].type_of(name) for name in node.sides[0].keys)
+    """The types of the first side that must be there, whose keys decide; where all may be absent, of all of them."""
+    sides = list(zip(tables, node.sides, strict=True))
+    deciding = [pair for pair in sides if not pair[1].outer][:1] or sides
+    keys = zip(*([table.type_of(name) for name in side.keys] for table, side in deciding), strict=True)
+    return tuple(_common(kinds) for kinds in keys)
 
 
 def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: PlainContext) -> Table:
@@ -196,7 +206,8 @@ def _grouped(node: nodes.MultiReduceNode, tables: Sequence[Table], tasks: int) -
         made = reduction.complete((group,))
         rows += made
         keys += [group] * len(made)
-    types = tuple(tables[0].type_of(name) for name in node.groups[0])
+    groups = zip(tables, node.groups, strict=True)
+    types = tuple(map(_common, zip(*([table.type_of(n) for n in names] for table, names in groups), strict=True)))
     dealt = by_hash(Table(node.groups[0], types, tuple(keys)), node.groups[0], tasks)
     return Table(node.fields, node.types, tuple(rows), dealt.tasks)
 
