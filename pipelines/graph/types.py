@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from pipelines.aggregators.window import WHOLE
+from pipelines.errors import FunctionError
 from pipelines.graph.fields import parse_ddl
 
 if TYPE_CHECKING:
@@ -31,6 +33,45 @@ def same_type(first: str | None, other: str | None) -> bool:
     if first is None or other is None:
         return True
     return "".join(first.lower().split()) == "".join(other.lower().split())
+
+
+_SORTS = {
+    "text": ("string", "varchar", "char"),
+    "number": (*WHOLE, "float", "real", "double", "decimal", "dec", "numeric"),
+    "time": ("date", "timestamp", "timestamp_ntz", "timestamp_ltz"),
+    "boolean": ("boolean",),
+}
+
+
+def check_meeting(operation: str, places: Iterable[Iterable[tuple[str, str | None]]]) -> None:
+    """Check that fields that meet hold values of one sort: a text equals no number, a number no date.
+
+    Args:
+        operation: what brings them together.
+        places: for each place where fields meet their names and types.
+
+    Raises:
+        FunctionError: at the first two that do not.
+    """
+    for fields in places:
+        known = [(name, kind, sort) for name, kind in fields if kind and (sort := _sort(kind))]
+        for name, kind, sort in known:
+            first, its_kind, its_sort = known[0]
+            if sort != its_sort:
+                raise FunctionError(
+                    operation,
+                    f"{_shown(first, its_kind)} meets {_shown(name, kind)}",
+                    hint="cast one of them before it",
+                )
+
+
+def _sort(kind: str) -> str | None:
+    word = kind.lower().split("(")[0].strip()
+    return next((sort for sort, kinds in _SORTS.items() if word in kinds), None)
+
+
+def _shown(name: str, kind: str) -> str:
+    return f'"{name} {kind}"'
 
 
 @lru_cache(maxsize=256)

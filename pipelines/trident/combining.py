@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import FunctionError, MixedSpoutsError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require
+from pipelines.graph.types import check_meeting, known_types
 from pipelines.trident.functions import output_schema
 from pipelines.trident.stream import GroupedStream, Stream
 from pipelines.trident.user_code import MultiReducer
@@ -35,6 +36,7 @@ def merged(topology: TridentTopology, streams: Sequence[Any], outputs: FieldName
                 f"{list(first)} and {list(stream.output_fields)}",
                 hint="project them to the same fields first",
             )
+    _check_types("merge", given, [stream.output_fields for stream in given])
     names = first if outputs is None else added("merge", outputs, ())
     if len(names) != len(first):
         raise FunctionError("merge", f"{list(names)} do not name the {len(first)} fields {list(first)}")
@@ -60,6 +62,7 @@ def joined(
     ]
     if not keys[0] or len({len(names) for names in keys}) != 1:
         raise FunctionError("join", f"needs the same number of join fields, at least one, of each stream; got {keys}")
+    _check_types("join", given, keys)
     sides = tuple(
         nodes.JoinSide(names, tuple(f for f in stream.output_fields if f not in names), outer)
         for stream, names, outer in zip(given, keys, _outer(kind, len(given)), strict=True)
@@ -97,6 +100,7 @@ def multi_reduced(
     plain = [stream.to_stream() if isinstance(stream, GroupedStream) else stream for stream in streams]
     given = _streams(topology, operation, plain, at_least=1)
     wanted = _reducer_inputs(given, groups, [None] * len(given) if inputs is None else inputs)
+    _check_types(operation, given, groups)
     names, types = _reducer_outputs(reducer, outputs)
     return _joined_node(
         topology,
@@ -149,6 +153,15 @@ def _outer(kind: str | Sequence[str], sides: int) -> list[bool]:
     if len(kinds) != sides:
         raise FunctionError("join", f"{sides} streams need as many kinds; got {kinds}")
     return [side_kind == OUTER for side_kind in kinds]
+
+
+def _check_types(operation: str, streams: Sequence[Stream], fields: Sequence[Sequence[str]]) -> None:
+    """Check that the fields of the streams, which meet by position, hold values of one sort."""
+    sides = []
+    for stream, names in zip(streams, fields, strict=True):
+        known = known_types(stream._topology.graph, stream.node)
+        sides.append([(name, known[name]) for name in names])
+    check_meeting(operation, zip(*sides, strict=True))
 
 
 def _streams(topology: TridentTopology, operation: str, streams: Sequence[Any], *, at_least: int) -> list[Stream]:

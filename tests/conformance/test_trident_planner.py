@@ -246,7 +246,7 @@ def test_rule_3_4_edges_without_a_repartition_get_an_identity() -> None:
 
 def test_rule_3_5_a_second_way_of_dealing_goes_through_an_identity_in_the_parents_bolt() -> None:
     topology = TridentTopology("t")
-    source = stream(topology).filter("b > 0")
+    source = stream(topology, schema="a bigint, b bigint").filter("b > 0")
     topology.join(source, "a", source, "b", ["k", "x", "y"])
     found = layout(topology.graph)
     assert [[one.kind for one in bolt.operations] for bolt in found.bolts] == [["filter", "identity"], ["join"]]
@@ -258,7 +258,7 @@ def test_rule_3_5_a_second_way_of_dealing_goes_through_an_identity_in_the_parent
 def test_rule_3_5_or_in_a_new_bolt_if_the_parent_is_a_spout() -> None:
     """The original left that bolt without an input: it never got a tuple. Here it takes the spout's by identity."""
     topology = TridentTopology("t")
-    source = stream(topology)
+    source = stream(topology, schema="a bigint, b bigint")
     topology.join(source, "a", source, "b", ["k", "x", "y"])
     found = layout(topology.graph)
     assert [[one.kind for one in bolt.operations] for bolt in found.bolts] == [["join"], ["identity"]]

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.errors import PlanFileError
+from pipelines.graph.types import of_ddl
 from pipelines.planner.changes import Change, PlanChanges, StateChange, load_plan, plan_changes, save_plan
 from pipelines.planner.plan import deployed_plan
 from pipelines.sources import FixedBatches
@@ -48,7 +49,7 @@ def words(
     stream = topology.new_stream("lines", Wide(schema, [])).filter("word != ''").parallelism_hint(hint)
     stream = stream.filter("at > 0") if extra else stream
     counts = stream.group_by(key).persistent_aggregate(DeltaState(state), aggregators or [Count("n")])
-    topology.new_query_stream("ask").state_query(counts, "args", MapGet(), "n")
+    topology.new_query_stream("ask", f"args {of_ddl(schema)[key]}").state_query(counts, "args", MapGet(), "n")
     return topology
 
 

@@ -145,6 +145,42 @@ def test_what_cannot_be_used_there(case: str) -> None:
         WRONG[case](Streams())
 
 
+FOREIGN: dict[str, tuple[Callable[[Streams], Any], str]] = {
+    "join": (lambda s: s.topology.join(s.left, "k", s.right, "v", ["k", "a", "b"]), '"k string" meets "v bigint"'),
+    "merge": (lambda s: s.topology.merge(s.left, s.right.project(["v", "x"])), '"k string" meets "v bigint"'),
+    "multi_reduce": (
+        lambda s: s.topology.multi_reduce([s.left.group_by("k"), s.right.group_by("v")], None, reducer(), "n"),
+        '"k string" meets "v bigint"',
+    ),
+    "state_query": (
+        lambda s: s.right.state_query(s.counts(), "v", MapGet(), "n"),
+        '"v bigint" meets "k string"',
+    ),
+    "fixed state": (
+        lambda s: s.left.state_query(
+            s.topology.new_static_state(FixedState("x", "day date, n bigint", "day")), "k", MapGet(), "n"
+        ),
+        '"k string" meets "day date"',
+    ),
+    "direct": (lambda s: s.left.direct("k"), '"k string" meets "task int"'),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_values_that_can_never_be_equal(case: str) -> None:
+    build, message = FOREIGN[case]
+    with pytest.raises(FunctionError, match=message):
+        build(Streams())
+
+
+def test_types_that_may_meet() -> None:
+    wide = "i int, d decimal(9,2), at timestamp, day date, x double, a array<string>"
+    stream = TridentTopology("t").new_stream("s", FixedBatches(wide, []))
+    for one, other in (("i", "x"), ("d", "i"), ("at", "day"), ("a", "i")):
+        stream._topology.join(stream.project(one), one, stream.project(other), other, "k")
+    stream.direct("d").each("i", lambda i: i, "of_columns").direct("of_columns")
+
+
 MISSING: dict[str, Callable[[Streams], Any]] = {
     "join": lambda s: s.topology.join(s.left, "k", s.right, "k", ["k", "a", "b"]),
     "multi_reduce": lambda s: s.topology.multi_reduce([s.left, s.right], ["v", "k"], reducer(), "n"),
