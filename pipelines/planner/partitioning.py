@@ -91,17 +91,31 @@ def merged(step: Step) -> DataFrame:
     """Return all parents' tuples, by position, named as the merge's fields; the first parent's come first."""
     names = step.node.fields
     carried = [name for name in (SLICE_COLUMN, TASK, REPLAYED) if all(name in frame.columns for frame in step.frames)]
-    parts = []
-    for number, (frame, parent) in enumerate(zip(step.frames, step.node.parents, strict=True)):
+    parts, number, numbers = [], 0, _numbers(step.graph, step.node.id)
+    for frame, parent in zip(step.frames, step.node.parents, strict=True):
         own = zip(step.graph[parent].fields, names, strict=True)
         picked = [column(name).alias(new) for name, new in own] + columns(carried)
         if ORDER in step.needed:
-            picked.append((arrival(frame) + F.lit(number << 58)).alias(ORDER))
+            picked.append((arrival(frame) + F.lit(number << _PLACES)).alias(ORDER))
+        number += numbers[parent]
         parts.append(frame.select(*picked))
     first, *others = parts
     for part in others:
         first = first.union(part)
     return first
+
+
+_PLACES = 53
+"""Bits for the place of a tuple in its stream: of a million partitions of Spark's. The others tell 1024 merged streams apart."""
+
+
+def _numbers(graph: nodes.Graph, node_id: int) -> dict[int, int]:
+    """For a node and all above it how many merged streams its order may tell apart."""
+    numbers: dict[int, int] = {}
+    for node in graph.ancestors(node_id):
+        above = [numbers[parent] for parent in node.parents]
+        numbers[node.id] = sum(above) if isinstance(node, nodes.MergeNode) else max(above, default=1)
+    return numbers
 
 
 def arrival(frame: DataFrame) -> Column:

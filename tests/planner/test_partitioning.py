@@ -60,6 +60,10 @@ CASES: dict[str, Build] = {
     "merged": lambda s: per_task(
         s._topology.merge(s.partition_by("k").filter("n < 5"), s.global_().filter("n > 5")).parallelism_hint(3)
     ),
+    "merged twice": lambda s: per_task(
+        s._topology.merge(s._topology.merge(s.project(["k", "n"]), s).filter("n > 1"), s).global_()
+    ),
+    "merged of many": lambda s: per_task(s._topology.merge(s, *(s.filter("n < 3") for _ in range(40))).global_()),
     "one of two": lambda s: per_task(per_task(s.shuffle()).each("c", lambda c: c, "n").shuffle()),
 }
 

@@ -206,8 +206,8 @@ def _grouped(node: nodes.MultiReduceNode, tables: Sequence[Table], tasks: int) -
         made = reduction.complete((group,))
         rows += made
         keys += [group] * len(made)
-    groups = zip(tables, node.groups, strict=True)
-    types = tuple(map(_common, zip(*([table.type_of(n) for n in names] for table, names in groups), strict=True)))
+    sides = zip(tables, node.groups, strict=True)
+    types = tuple(map(_common, zip(*([table.type_of(n) for n in names] for table, names in sides), strict=True)))
     dealt = by_hash(Table(node.groups[0], types, tuple(keys)), node.groups[0], tasks)
     return Table(node.fields, node.types, tuple(rows), dealt.tasks)
 
