@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -18,6 +17,7 @@ from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.graph import nodes
 from pipelines.planner import TopologyPlan
 from pipelines.quality import Check, Gate
+from pipelines.sources.base import place_of, stored_path
 from pipelines.trident import TridentTopology
 
 if TYPE_CHECKING:
@@ -166,12 +166,9 @@ class FlowView:
 
     def key_of(self, spout: nodes.SpoutNode) -> dg.AssetKey:
         """Return the asset key that a spout reads: a table of the lake, or what arrives for its stream."""
-        path, lake = Path(spout.source.inner.path or ""), self.settings.lake
-        if not isinstance(lake, Path):
-            return source_key(spout.stream)  # no source reads tables of a lake there
-        lake = lake.absolute()
-        key_maker = {lake / "states": state_key, lake / "channels": channel_key}.get(path.parent)
-        return key_maker(path.name) if key_maker else source_key(spout.stream)
+        table, lake = place_of(spout.source.inner.path or ""), place_of(stored_path(self.settings.lake))
+        key_maker = {lake / "states": state_key, lake / "channels": channel_key}.get(table.parent)
+        return key_maker(table.name) if key_maker else source_key(spout.stream)
 
     def upstream_table(self, lake: Lake, key: dg.AssetKey) -> StateTable:
         """Return the other flow's table behind a key of `upstream`, whether it exists or not."""

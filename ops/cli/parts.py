@@ -207,9 +207,11 @@ def engine(quiet: bool) -> Iterator[Runtime]:
     """Start the engine, and show Spark's start: it is the longest silence of a short command."""
     from pipelines import Runtime, spark_session
 
+    # Before Spark: a session reads S3 where a place there was named before it started.
+    lake = opened_lake()
     with rendering.waiting("Spark starts", quiet):
         session = spark_session("tridelta")
     try:
-        yield Runtime(session, opened_lake())
+        yield Runtime(session, lake)
     finally:
         session.stop()

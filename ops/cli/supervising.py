@@ -81,6 +81,8 @@ def watch(
         if not once:
             run_folder(folder, trigger_seconds=trigger_seconds, on_fresh_checkpoint=on_fresh_checkpoint)
             return
+        # Before Spark: a session reads S3 where a place there was named before it started.
+        flow_folder.FlowFiles(folder, settle_seconds=0.0).read()
         with engine(quiet=False) as runtime:
             happened = flow_folder.run_once(runtime, folder, on_fresh_checkpoint=on_fresh_checkpoint)
     if any(event.what in (flow_folder.DIED, flow_folder.REFUSED) for event in happened):

@@ -34,7 +34,6 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ClusterStatus, FlowStatus
-from pipelines.places.location import Location
 from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
@@ -328,9 +327,9 @@ class Nimbus:
         topology, definition = deployed.from_file(file) if file is not None else deployed.from_catalog(flow or "")
         if flow is not None and topology.name != flow:
             raise ValueError(f"{file} holds the flow {topology.name}, not {flow}")
-        if not isinstance(self.lake.root, Location):
-            # Its worker may have started before somebody named S3.
-            refuse_sources_on_stores(topology, "a deployed flow whose source is there, and whose lake is not")
+        # Its worker may have started before somebody named S3.
+        what = "a deployed flow whose source is there, and whose lake is not"
+        refuse_sources_on_stores(topology, self.lake.root, what)
         definition |= {"lake": str(self.lake.root), "code": deployed.code_digest(definition)}
         content = deployed.content_of(
             topology,

@@ -18,13 +18,26 @@ from assets.view import FlowView
 from ops.flow_definitions import slices_job
 from ops.schedules import _arrived, slices_schedule
 from pipelines import Lake
-from pipelines.catalog import DailySlices
+from pipelines.catalog import DailySlices, FlowSettings, FlowSpec
 from pipelines.errors import DefinitionError
+from pipelines.places import location
+from pipelines.sources import DeltaTableSource, Rate
+from pipelines.sources.base import Source
+from pipelines.trident import DeltaState, TridentTopology
 from tests.assets import two_flows
 
 pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
 
 KEPT, PASSENGERS = dg.AssetKey("kept_rides"), dg.AssetKey("passengers")
+
+
+ON_STORES = ("s3://bucket/lake", "s3a://bucket/lake/", "s3://bucket", "hdfs://name:8020/lake")
+
+
+@pytest.fixture(autouse=True)
+def not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep Spark's session of later tests as it is: it is another where a place on HDFS was named."""
+    monkeypatch.setattr(location, "_asked", set(location._asked))
 
 
 @pytest.fixture
@@ -37,8 +50,10 @@ def days(tmp_path: Path) -> FlowView:
     return two_flows.views(tmp_path)[1]
 
 
-def test_the_table_that_is_read_is_the_asset_that_is_read(days: FlowView, rides: FlowView, tmp_path: Path) -> None:
-    graph = two_flows.definitions(tmp_path).resolve_asset_graph()
+@pytest.mark.parametrize("lake", ["", *ON_STORES])
+def test_the_table_that_is_read_is_the_asset_that_is_read(lake: str, tmp_path: Path) -> None:
+    rides, days = two_flows.views(tmp_path, lake=lake)
+    graph = two_flows.definitions(tmp_path, lake=lake).resolve_asset_graph()
     assert graph.get(PASSENGERS).parent_keys == {KEPT}
     assert not graph.has(dg.AssetKey(["sources", "of_rides"]))
     assert isinstance(graph.get_partition_mapping(PASSENGERS, KEPT), dg.TimeWindowPartitionMapping)
@@ -47,21 +62,61 @@ def test_the_table_that_is_read_is_the_asset_that_is_read(days: FlowView, rides:
     assert days.keys["of_rides"] == KEPT
 
 
-def test_runs_of_a_backfill_hold_days_of_one_flow_unless_the_catalog_says_otherwise(tmp_path: Path) -> None:
-    rides, days = map(backfill_policy, two_flows.views(tmp_path))
+STATE, CHANNEL, NEITHER = dg.AssetKey("t"), dg.AssetKey(["channels", "t"]), dg.AssetKey(["sources", "in"])
+
+
+@pytest.mark.parametrize(
+    ("lake", "path", "key"),
+    [
+        ("/data/lake", "/data/lake/states/t/", STATE),
+        ("/data/lake", "/data/lake/channels/t", CHANNEL),
+        ("/data/here/../lake", "/data/lake/states/t", STATE),
+        ("lake", "./lake/states/t", STATE),
+        ("file:///data/a%20lake", "file:/data/a%20lake/states/t", STATE),
+        ("/data/lake", "/data/lake/states/sub/t", NEITHER),
+        ("/data/lake", "/data/lake/states", NEITHER),
+        ("/data/lake", "/data/other/states/t", NEITHER),
+        ("/data/lake", "", NEITHER),
+        ("/data/lake", "s3://data/lake/states/t", NEITHER),
+        ("s3://data/lake", "/data/lake/states/t", NEITHER),
+        ("s3://data/lake", "s3a://data/lake/states/t/", STATE),
+        ("s3a://data/lake/", "s3://data/lake/channels/t", CHANNEL),
+        ("s3://data", "s3://data/states/t", STATE),
+        ("s3://data/lake", "s3://data/lake2/states/t", NEITHER),
+        ("s3://data/lake", "s3://other/lake/states/t", NEITHER),
+        ("s3://data/lake", "s3://data", NEITHER),
+        ("hdfs://name:8020/lake", "hdfs://name:8020/lake/channels/t", CHANNEL),
+        ("hdfs://name:8020/lake", "hdfs://other:8020/lake/states/t", NEITHER),
+        ("hdfs://name/lake", "s3://name/lake/states/t", NEITHER),
+    ],
+)
+def test_a_table_of_the_lake_is_found_however_both_are_spelled(lake: str, path: str, key: dg.AssetKey) -> None:
+    assert _read_by(DeltaTableSource(path, "k string"), lake) == key
+
+
+def test_a_source_without_a_folder_reads_no_table() -> None:
+    assert _read_by(Rate(rows_per_second=1), "s3://data/lake") == NEITHER
+
+
+@pytest.mark.parametrize("lake", ["", *ON_STORES])
+def test_runs_of_a_backfill_hold_days_of_one_flow_unless_the_catalog_says_otherwise(lake: str, tmp_path: Path) -> None:
+    rides, days = map(backfill_policy, two_flows.views(tmp_path, lake=lake))
     assert rides == dg.BackfillPolicy.single_run()
     assert days not in (None, rides)
     assert days is not None
     assert (days.max_partitions_per_run or 0) > 365 * 100
-    assert set(map(backfill_policy, two_flows.views(tmp_path, 1))) == {dg.BackfillPolicy.multi_run(1)}
+    assert set(map(backfill_policy, two_flows.views(tmp_path, 1, lake))) == {dg.BackfillPolicy.multi_run(1)}
     with pytest.raises(DefinitionError, match="days_a_run is 0"):
         DailySlices(datetime(2024, 1, 1, tzinfo=UTC).date(), days_a_run=0)
 
 
-def test_catch_up_leaves_what_is_made_by_slices(days: FlowView, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lake", ["", *ON_STORES])
+def test_catch_up_leaves_what_is_made_by_slices(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = two_flows.views(tmp_path, lake=lake)[1]
     folder = tmp_path / "lake" / "states" / "kept_rides"
     folder.mkdir(parents=True)
     (folder / "part.parquet").write_text(json.dumps({}))
+    monkeypatch.setattr("ops.schedules.look_at", lambda spout: pytest.fail(f"{spout.stream} is looked at"))
     with dg.instance_for_test() as instance:
         assert _arrived(instance, [days]) == ({}, [])
 
@@ -159,6 +214,13 @@ def test_the_own_verdict_of_a_slice_counts_before_the_tables(days: FlowView, tmp
         say(gate, second, passed=True)
         refused = Upstream(days, graph, instance, Lake(tmp_path / "lake")).refused([first, second])
         assert "that slice is not there" in refused[second]
+
+
+def _read_by(source: Source, lake: str) -> dg.AssetKey:
+    topology = TridentTopology("reader")
+    topology.new_stream("in", source).partition_persist(DeltaState("kept", kind="opaque"))
+    view = FlowView.of(FlowSpec("reader", "", lambda _: topology), FlowSettings(Path("/nowhere"), lake))
+    return view.key_of(view.spouts[0])
 
 
 def _ended(run: str, job: str) -> EventLogEntry:

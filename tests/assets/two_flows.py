@@ -50,19 +50,19 @@ def specs(days_a_run: int | None = None) -> tuple[FlowSpec, FlowSpec]:
     )
 
 
-def views(home: Path, days_a_run: int | None = None) -> list[FlowView]:
-    return [FlowView.of(spec, FlowSettings(home)) for spec in specs(days_a_run)]
+def views(home: Path, days_a_run: int | None = None, lake: str = "") -> list[FlowView]:
+    return [FlowView.of(spec, FlowSettings(home, lake)) for spec in specs(days_a_run)]
 
 
-def definitions(home: Path, days_a_run: int | None = None) -> dg.Definitions:
-    sets = [flow_assets(view) for view in views(home, days_a_run)]
+def definitions(home: Path, days_a_run: int | None = None, lake: str = "") -> dg.Definitions:
+    sets = [flow_assets(view) for view in views(home, days_a_run, lake)]
     return dg.Definitions(
         assets=[asset for asset in assets_of(sets) if asset not in [one.deployment for one in sets]],
         asset_checks=[check for one in sets for check in one.suites],
         jobs=[*(slices_job(one) for one in sets), relaunch_slices_job([one.view for one in reversed(sets)])],
         resources={
             "spark": SparkResource(),
-            "lake": LakeResource(root=str(home / "lake"), warm=False),
+            "lake": LakeResource(root=lake or str(home / "lake"), warm=False),
             "nimbus": NimbusResource(store_url=f"sqlite:///{home}/registry.db"),
             "quality": QualityResource(),
         },

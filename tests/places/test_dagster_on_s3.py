@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ops.cli.app import app
+from ops.jobs.relaunch import AGAIN, STALE, SliceRecords, find_slices
 from pipelines import Lake
 from pipelines.catalog import FlowSettings
 from pipelines.places.location import Location
+from tests.assets import two_flows
 from tests.assets.conftest import Lay
 from tests.assets.conftest import defs as defs
 from tests.assets.conftest import lay as lay
@@ -65,3 +67,38 @@ def test_a_catch_up_and_a_backfill(
     assert {thing["what"]: thing["note"] for thing in json.loads(tidied.stdout)["things"]}["tables of trips"] == ""
     assert not (settings.home / "lake").exists()
     assert not Path("s3a:").exists()
+
+
+@pytest.mark.exhaustive
+def test_a_flow_behind_another_flow(settings: FlowSettings, tmp_path: Path) -> None:
+    first, second = "2024-01-01", "2024-01-02"
+    trips = settings.data / "trips"
+    trips.mkdir(parents=True)
+    defs = two_flows.definitions(tmp_path, lake=settings.lake_root)
+    views = two_flows.views(tmp_path, lake=settings.lake_root)
+    with dg.instance_for_test() as instance:
+
+        def make(flow: str, day: str, n: int = 0) -> dg.ExecuteInProcessResult:
+            if n:
+                (trips / f"{day}.json").write_text(json.dumps({"day": day, "line": "a", "n": n}))
+            job = defs.resolve_job_def(f"{flow}_slices_job")
+            return job.execute_in_process(instance=instance, partition_key=day, raise_on_error=False)
+
+        assert make("rides", first, n=3).success
+        assert make("days", first).success
+        refused = make("days", second)
+        assert not refused.success
+        failure = refused.failure_data_for_node("days_states")
+        assert failure is not None
+        assert failure.user_failure_data is not None
+        assert 'it reads "kept_rides" of the flow "rides", and that slice is not there' in str(
+            failure.user_failure_data.description
+        )
+        assert make("rides", first, n=4).success
+        records = SliceRecords(instance, defs.resolve_asset_graph(), Lake(settings.lake))
+        (found,) = find_slices(records, views, {"rides": [first], "days": [first]}, 5)
+        assert (found.flow, found.slice, found.was, found.now) == ("days", first, STALE, AGAIN)
+        assert "passengers: kept_rides has got other rows at " in found.why
+        assert make("days", first).success
+        assert Lake(settings.lake).state("passengers").scan().column("passengers").to_pylist() == [4]
+        assert find_slices(records, views, {"rides": [first], "days": [first]}, 5) == []

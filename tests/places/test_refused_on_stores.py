@@ -15,6 +15,7 @@ from pipelines.errors import JarsError
 from pipelines.execution.runners.sessions import SessionWithoutS3Error
 from pipelines.nimbus import deployed
 from pipelines.nimbus.nimbus import Nimbus
+from pipelines.places import location
 from pipelines.places.location import Location, RemoteLakeError
 from pipelines.sources import DeltaTableSource, FixedBatches, JsonFiles, Rate
 from pipelines.trident import DeltaState, TridentTopology
@@ -40,10 +41,14 @@ def rows(source: Any = None) -> TridentTopology:
     return topology
 
 
-def test_a_flow_that_does_not_run_there_is_not_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lake", ["lake", "hdfs://name:8020/lake"])
+def test_a_flow_that_does_not_run_there_is_not_deployed(
+    lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "_asked", set(location._asked))
     flow = rows(JsonFiles("s3://nowhere/in", "k string"))
     monkeypatch.setattr(deployed, "from_catalog", lambda name: (flow, {"kind": "catalog", "name": "rows"}))
-    with Nimbus(f"sqlite:///{tmp_path}/registry.db", Lake("lake")) as nimbus:
+    with Nimbus(f"sqlite:///{tmp_path}/registry.db", Lake(lake)) as nimbus:
         with pytest.raises(RemoteLakeError, match="does not work on an object store yet"):
             nimbus.submit("rows")
         assert nimbus.cluster().flows == ()

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from pipelines.errors import JarsError
+from ops.cli.app import app
+from pipelines.errors import JarsError, TrideltaError
 from pipelines.places import location
 from pipelines.places.location import S3, Location, asked_for
 from pipelines.spark import session
@@ -65,6 +67,42 @@ def test_a_place_that_was_named_is_known_by_its_scheme(monkeypatch: pytest.Monke
     assert not asked_for(S3)
     Location.of("s3a://bucket/x")
     assert asked_for(S3)
+
+
+FLOW = """\
+flow: kept
+streams:
+  - name: s
+    source: {json_files: {path: "%s", schema: "v bigint"}}
+    operations:
+      - persist: kept
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["verify", "flows/kept.yaml"], ["compact", "flows/kept.yaml"], ["watch", "flows", "--once"]]
+)
+@pytest.mark.parametrize(("lake", "source"), [("s3://nowhere/lake", "../in"), ("", "s3://nowhere/in")])
+def test_a_command_names_lake_and_sources_before_spark_starts(
+    command: list[str], lake: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "kept.yaml").write_text(FLOW % source)
+    # Where these are not set, looking for them names the lake.
+    monkeypatch.setenv("TRIDELTA_REGISTRY", f"sqlite:///{tmp_path}/registry.db")
+    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / "nimbus"))
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    monkeypatch.setenv("TRIDELTA_LAKE", lake)
+    monkeypatch.setattr(location, "_asked", set())
+
+    def starts(_: str) -> None:
+        raise TrideltaError(f"S3 is {'named' if asked_for(S3) else 'not named'}")
+
+    monkeypatch.setattr("pipelines.spark_session", starts)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    assert "S3 is named" in done.stderr
 
 
 def test_a_session_does_without_the_jars(tmp_path: Path) -> None:

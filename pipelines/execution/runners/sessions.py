@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipelines.errors import DefinitionError, TrideltaError, nearest
-from pipelines.places.location import S3, Location, RemoteLakeError
+from pipelines.places.location import S3, Location, Place, RemoteLakeError
 from pipelines.sources.base import StoredSource, place_of
 
 if TYPE_CHECKING:
@@ -65,14 +65,15 @@ def check_session(spark: SparkSession, place: Location) -> None:
         raise SessionWithoutS3Error(str(place))
 
 
-def refuse_sources_on_stores(topology: TridentTopology, what: str) -> None:
-    """Refuse a flow whose sources are on a store.
+def refuse_sources_on_stores(topology: TridentTopology, lake: Place, what: str) -> None:
+    """Refuse a flow whose sources are on a store and whose lake is on a disk; and sources on S3 where the lake is on HDFS.
 
     Raises:
         RemoteLakeError
     """
     for place in sources_on_stores(topology):
-        raise RemoteLakeError(str(place), what)
+        if not isinstance(lake, Location) or (place.scheme == S3 and lake.scheme != S3):
+            raise RemoteLakeError(str(place), what)
 
 
 def sources_on_stores(topology: TridentTopology) -> list[Location]:
