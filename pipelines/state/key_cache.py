@@ -228,7 +228,9 @@ def appended_rows(path: Place, version: int, reader: Reader, most: int) -> pa.Ta
     tables = [schema.empty_table()]
     for add in adds:
         file = path / unquote(add["path"])
-        opened = pq.ParquetFile(BytesIO(file.read_bytes()) if isinstance(file, Location) else file)
+        source = BytesIO(file.read_bytes()) if isinstance(file, Location) else file
+        # Spark writes times as INT96, which Arrow else takes for nanoseconds: these end in 2262.
+        opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         tables.append(opened.read(columns=schema.names).select(schema.names).cast(schema))
     return pa.concat_tables(tables)
 

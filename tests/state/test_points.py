@@ -5,23 +5,28 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from pipelines.errors import FieldError
 from pipelines.maintenance import compact
 from pipelines.state import key_cache as points
 from pipelines.state import views
+from pipelines.state.delta_log import adds, data_file
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyFieldsError, KeyValueError
 from pipelines.state.reading import Key, Reader
+from pipelines.state.schema import ValueColumn
 from pipelines.state.table import StateTable
 from pipelines.state.views import StateView
 from tests.maintenance.small_state import SmallState
-from tests.state.small_kinds import FLOW, SmallTable
+from tests.state.small_kinds import COLUMNS, FLOW, SmallTable
 
 A, B, NOBODY = {"word": "a"}, {"word": "b"}, {"word": "nobody"}
 
@@ -80,6 +85,21 @@ def test_whatever_is_held_in_memory(state: SmallTable, held: int, monkeypatch: p
         state.commit(txid, ("a", 1), (f"k{txid}", txid))
         assert values(state.table, A) == [txid - 58]
         assert values(state.table, {"word": "k60"}, {"word": f"k{txid}"}) == [60, txid][txid == 60 :]
+
+
+def test_far_times_as_spark_writes_them_are_followed(tmp_path: Path, read: list[Any]) -> None:
+    """As INT96, which Arrow takes for nanoseconds."""
+    at = datetime(2500, 1, 1, tzinfo=UTC)
+    columns = StructType([*COLUMNS.fields, StructField("at", TimestampType())])
+    one = ValueColumn(name="n", aggregator="Sum"), ValueColumn(name="at", aggregator="Max")
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns, values=one)
+    state.commit(0, ("a", 1, datetime(2024, 1, 1, tzinfo=UTC)))
+    assert values(state.table, A) == [1]
+    state.commit(1, ("a", 1, at))
+    (file,) = (data_file(state.table.path, add["path"]) for add in adds(state.table.path, state.table.version()))
+    pq.write_table(pq.ParquetFile(file).read(), file, use_deprecated_int96_timestamps=True)
+    assert state.table.get([A]) == [{"word": "a", "n": 2, "at": at}]
+    assert read == [A]
 
 
 def test_other_commits_start_afresh(state: SmallTable, tmp_path: Path) -> None:
