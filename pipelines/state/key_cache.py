@@ -136,10 +136,14 @@ class PointReads:
         return reader
 
     def _new_rows(self, reader: Reader) -> pa.Table | None:
-        """Return the rows of the next version's commit; None if it does more than append a few to a log state."""
+        """Return the rows of the next version's commit; None if it does more than append a few to a log state, or is not read."""
         if reader.declared.layout != LOG or not self._known:
             return None
-        rows = appended_rows(self._path, self._version + 1, reader, SMALL_FILE_ROWS)
+        try:
+            rows = appended_rows(self._path, self._version + 1, reader, SMALL_FILE_ROWS)
+        except (OSError, ValueError, pa.ArrowException):
+            # A later commit has replaced the file, and it is vacuumed; or a read of the last version says what is damaged.
+            return None
         held = self._appended.num_rows if self._appended is not None else 0
         return rows if rows is not None and held + rows.num_rows <= HELD_ROWS else None
 

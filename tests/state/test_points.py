@@ -11,13 +11,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from pipelines.errors import FieldError
 from pipelines.maintenance import compact
 from pipelines.state import key_cache as points
 from pipelines.state import views
-from pipelines.state.delta_log import adds, data_file
+from pipelines.state.damage import DamagedTableError
+from pipelines.state.delta_log import adds, commit_file, data_file
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyFieldsError, KeyValueError
@@ -96,7 +98,7 @@ def test_far_times_as_spark_writes_them_are_followed(tmp_path: Path, read: list[
     state.commit(0, ("a", 1, datetime(2024, 1, 1, tzinfo=UTC)))
     assert values(state.table, A) == [1]
     state.commit(1, ("a", 1, at))
-    (file,) = (data_file(state.table.path, add["path"]) for add in adds(state.table.path, state.table.version()))
+    file = added_last(state.table)
     pq.write_table(pq.ParquetFile(file).read(), file, use_deprecated_int96_timestamps=True)
     assert state.table.get([A]) == [{"word": "a", "n": 2, "at": at}]
     assert read == [A]
@@ -112,6 +114,43 @@ def test_other_commits_start_afresh(state: SmallTable, tmp_path: Path) -> None:
     compact(None, Lake(tmp_path), FLOW)
     state.commit(65, ("a", 1))
     assert values(table, A) == [12]
+
+
+def added_last(table: StateTable) -> Any:
+    """Return the one data file that the last commit added."""
+    (add,) = adds(table.path, table.version())
+    return data_file(table.path, add["path"])
+
+
+def test_a_batch_whose_file_is_vacuumed_by_now(state: SmallTable) -> None:
+    assert values(state.table, A) == [1]
+    state.commit(1, ("a", 1))
+    file = added_last(state.table)
+    DeltaTable(str(state.table.path)).optimize.compact()
+    DeltaTable(str(state.table.path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert not file.exists()
+    assert [values(state.table, A) for _ in range(2)] == [[2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("of_log", "damage", "says"),
+    [
+        (False, lambda file: file.unlink(), "a data file of version 2: it is missing"),
+        (False, lambda file: file.write_bytes(b"PAR1"), "a data file of version 2: it has 4 bytes"),
+        (True, lambda file: file.write_bytes(file.read_bytes()[:-10]), "commit 2 of the log"),
+    ],
+    ids=["missing", "cut off", "cut off commit"],
+)
+def test_a_batch_that_is_damaged(
+    state: SmallTable, tmp_path: Path, of_log: bool, damage: Callable[[Path], Any], says: str
+) -> None:
+    reader = Lake(tmp_path).state("counts")
+    assert values(reader, A) == [1]
+    state.commit(1, ("a", 1))
+    damage(commit_file(state.table.path, 2) if of_log else added_last(state.table))
+    for _ in range(2):
+        with pytest.raises(DamagedTableError, match=says):
+            values(reader, A)
 
 
 @pytest.mark.slow
