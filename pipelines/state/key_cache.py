@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import Mark, actions, commit_mark
 from pipelines.state.kinds import LOG
+from pipelines.state.literals import quoted
 from pipelines.state.reading import Key, Reader, Row, finished, matching
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
 
@@ -157,7 +158,7 @@ class PointReads:
         below = _below_small_files(reader)
         if below is None:
             return
-        names = ", ".join(f'"{name}"' for name in reader.declared.names if name in reader.snapshot.types)
+        names = ", ".join(quoted(name) for name in reader.declared.names if name in reader.snapshot.types)
         self._held = reader.snapshot.query(f"SELECT {names} FROM state WHERE {reader.where} AND {GEN} > {below}")
         oldest = min(file.gen for file in _files(reader))
         self._below = "false" if below < oldest else f"{GEN} <= {below}"

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from pipelines.errors import FieldError
 from pipelines.maintenance import compact
@@ -102,6 +102,13 @@ def test_far_times_as_spark_writes_them_are_followed(tmp_path: Path, read: list[
     pq.write_table(pq.ParquetFile(file).read(), file, use_deprecated_int96_timestamps=True)
     assert state.table.get([A]) == [{"word": "a", "n": 2, "at": at}]
     assert read == [A]
+
+
+def test_a_name_with_a_quotation_mark(tmp_path: Path) -> None:
+    columns = StructType([*COLUMNS.fields, StructField('so "many"', LongType())])
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns)
+    state.commit(0, ("a", 1, 10), ("b", 2, 20))
+    assert [row['so "many"'] for key in (A, B) for row in state.table.get([key])] == [10, 20]
 
 
 def test_other_commits_start_afresh(state: SmallTable, tmp_path: Path) -> None:
