@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from pipelines.errors import FieldError
+from pipelines.errors import FieldError, ReadPointError
 from pipelines.maintenance import compact
 from pipelines.state import key_cache as points
 from pipelines.state import views
@@ -24,6 +25,7 @@ from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyFieldsError, KeyValueError
 from pipelines.state.reading import Key, Reader
+from pipelines.state.record import COMPACTION, BatchRecord
 from pipelines.state.schema import ValueColumn
 from pipelines.state.table import StateTable
 from pipelines.state.views import StateView
@@ -171,6 +173,27 @@ def test_a_handle_that_slept_over_a_cleanup_of_the_log(state: SmallTable, tmp_pa
     assert report.tables[0].log_files_removed > 10
     assert (values(reader, A), reader.last_txid(), reader.version()) == ([70], 69, state.table.version())
     assert reader.scan().num_rows == 2
+
+
+def test_the_version_of_a_txid_is_looked_for_while_no_other_thread_reads_the_log(state: SmallTable) -> None:
+    history = state.table.commits
+    assert history.version_of(0) == 1
+
+    class Watched(dict[int, int]):
+        def __contains__(self, txid: object) -> bool:
+            assert history._lock.locked()
+            return super().__contains__(txid)
+
+        def items(self) -> Any:
+            assert history._lock.locked()
+            return super().items()
+
+    history._versions = Watched(history._versions)
+    assert history.version_of(0) == 1
+    compacted = BatchRecord(kind=COMPACTION, flow=FLOW, readable_from=1)
+    history._records[-1] = replace(history._records[-1], record=compacted)
+    with pytest.raises(ReadPointError, match=r"versions from 1 on are kept .*, txid 0\)"):
+        history.check_kept(0, "version 0")
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
