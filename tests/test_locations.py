@@ -49,6 +49,16 @@ def test_a_name_that_libraries_read_otherwise_is_refused(place: str) -> None:
             taken(place)
 
 
+def test_a_lake_in_a_folder_that_delta_rs_reads_otherwise() -> None:
+    for place in ("a%20b/lake", "file:///a%2520b", Path("/x/%2f")):
+        with pytest.raises(LocationError, match=r"delta-rs reads %2\w as another character"):
+            Lake(place)
+        with pytest.raises(LocationError):
+            Lake("lake", channels=place)
+    assert [str(Lake(place).root) for place in ("/50%/a%zz", "/a b")] == ["/50%/a%zz", "/a b"]
+    assert JsonFiles("/a%20b", "k string").path == "/a%20b"
+
+
 @pytest.mark.parametrize("place", [*ON_S3, ON_HDFS, *ELSEWHERE])
 def test_the_home_is_a_folder_of_this_host(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDELTA_HOME", place)

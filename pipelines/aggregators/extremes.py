@@ -57,9 +57,7 @@ class Min(ColumnAggregator, EventAggregator):
             there = f"array_agg({column}) FILTER (WHERE {column} IS NOT NULL)"
             return f"array_sort({there})[{-1 if self.greatest else 1}]"
         if kind is not None and pa.types.is_floating(kind):
-            # Where rows are grouped DataFusion's own are by chance with NaN, which Spark holds the greatest.
-            first = f"isnan({column})" if self.greatest else f"NOT isnan({column})"
-            return f"coalesce({end}({column}) FILTER (WHERE {first}), {end}({column}))"
+            return _end_of_floats(column, greatest=self.greatest)
         return f"{end}({column})"
 
 
@@ -71,6 +69,19 @@ class Max(Min):
 
     default_output: ClassVar[str] = "max"
     greatest: ClassVar[bool] = True
+
+
+def _end_of_floats(column: str, *, greatest: bool) -> str:
+    """SQL as Spark orders floats: NaN is the greatest.
+
+    Where rows are grouped DataFusion starts at the greatest or least finite number, and is right with NaN by chance.
+    """
+    end, other, sign = ("max", "min", "-") if greatest else ("min", "max", "")
+    infinite = f"CAST('{sign}Infinity' AS DOUBLE)"
+    number = f"{end}({column}) FILTER (WHERE NOT isnan({column}) AND {column} <> {infinite})"
+    beyond = f"{other}({column}) FILTER (WHERE {column} = {infinite})"
+    nan = f"{end}({column}) FILTER (WHERE isnan({column}))"
+    return f"coalesce({', '.join((nan, number, beyond) if greatest else (number, beyond, nan))})"
 
 
 _COMPARED = (int, float, str)

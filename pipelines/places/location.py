@@ -38,14 +38,16 @@ _READ_OTHERWISE = re.compile(r"[\s%?#*\[\]{}\\:]")
 
 
 class LocationError(TrideltaError):
-    """A URL that names no place on an object store."""
+    """A URL that names no place on an object store, or a name that libraries read differently."""
 
-    def __init__(self, location: str, problem: str) -> None:
+    def __init__(
+        self,
+        location: str,
+        problem: str,
+        hint: str = "name it as s3://bucket/folder, as hdfs://namenode:port/folder, or by its path",
+    ) -> None:
         self.location, self.problem = masked(location), problem
-        super().__init__(
-            f"{self.location}: {problem}",
-            hint="name it as s3://bucket/folder, as hdfs://namenode:port/folder, or by its path",
-        )
+        super().__init__(f"{self.location}: {problem}", hint=hint)
 
 
 class RemoteLakeError(TrideltaError):

@@ -262,24 +262,24 @@ class History:
         Raises:
             ReadPointError: if the txid is not committed yet, or its log is gone.
         """
-        records = self.records()
-        versions = self._versions
-        if txid in versions:
-            return versions[txid]
         asked = f"txid {txid}"
-        if not versions:
-            raise ReadPointError(self._name, asked, "no batch is committed yet")
-        if txid > max(versions):
-            raise ReadPointError(
-                self._name,
-                asked,
-                f"the last committed batch is {max(versions)}",
-                hint=f"name an earlier one: tridelta history {self._name} lists them",
-            )
-        earlier = [known for known in versions if known < txid]
-        if not earlier:
-            self._too_old(asked, records[0])
-        return versions[max(earlier)]
+        with self._current():
+            versions = self._versions
+            if txid in versions:
+                return versions[txid]
+            if not versions:
+                raise ReadPointError(self._name, asked, "no batch is committed yet")
+            if txid > max(versions):
+                raise ReadPointError(
+                    self._name,
+                    asked,
+                    f"the last committed batch is {max(versions)}",
+                    hint=f"name an earlier one: tridelta history {self._name} lists them",
+                )
+            earlier = [known for known in versions if known < txid]
+            if not earlier:
+                self._too_old(asked, self._records[0])
+            return versions[max(earlier)]
 
     def check_kept(self, version: int, asked: str) -> None:
         """Refuse a version whose data files a vacuum may have deleted.
@@ -290,10 +290,10 @@ class History:
         Raises:
             ReadPointError: if it is older than what the last vacuum kept.
         """
-        records = self.records()
-        kept = max((r.record.readable_from or 0 for r in records if r.record), default=0)
-        if version < kept:
-            self._too_old(asked, next(r for r in records if r.version >= kept))
+        with self._current():
+            kept = max((r.record.readable_from or 0 for r in self._records if r.record), default=0)
+            if version < kept:
+                self._too_old(asked, next(r for r in self._records if r.version >= kept))
 
     def _too_old(self, asked: str, oldest: CommitRecord) -> NoReturn:
         readable = [txid for txid, version in self._versions.items() if version >= oldest.version]

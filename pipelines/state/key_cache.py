@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import Mark, actions, commit_mark
 from pipelines.state.kinds import LOG
+from pipelines.state.literals import quoted
 from pipelines.state.reading import Key, Reader, Row, finished, matching
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
 
@@ -136,10 +137,14 @@ class PointReads:
         return reader
 
     def _new_rows(self, reader: Reader) -> pa.Table | None:
-        """Return the rows of the next version's commit; None if it does more than append a few to a log state."""
+        """Return the rows of the next version's commit; None if it does more than append a few to a log state, or is not read."""
         if reader.declared.layout != LOG or not self._known:
             return None
-        rows = appended_rows(self._path, self._version + 1, reader, SMALL_FILE_ROWS)
+        try:
+            rows = appended_rows(self._path, self._version + 1, reader, SMALL_FILE_ROWS)
+        except (OSError, ValueError, pa.ArrowException):
+            # A later commit has replaced the file, and it is vacuumed; or a read of the last version says what is damaged.
+            return None
         held = self._appended.num_rows if self._appended is not None else 0
         return rows if rows is not None and held + rows.num_rows <= HELD_ROWS else None
 
@@ -153,7 +158,7 @@ class PointReads:
         below = _below_small_files(reader)
         if below is None:
             return
-        names = ", ".join(f'"{name}"' for name in reader.declared.names if name in reader.snapshot.types)
+        names = ", ".join(quoted(name) for name in reader.declared.names if name in reader.snapshot.types)
         self._held = reader.snapshot.query(f"SELECT {names} FROM state WHERE {reader.where} AND {GEN} > {below}")
         oldest = min(file.gen for file in _files(reader))
         self._below = "false" if below < oldest else f"{GEN} <= {below}"
@@ -228,7 +233,9 @@ def appended_rows(path: Place, version: int, reader: Reader, most: int) -> pa.Ta
     tables = [schema.empty_table()]
     for add in adds:
         file = path / unquote(add["path"])
-        opened = pq.ParquetFile(BytesIO(file.read_bytes()) if isinstance(file, Location) else file)
+        source = BytesIO(file.read_bytes()) if isinstance(file, Location) else file
+        # Spark writes times as INT96, which Arrow else takes for nanoseconds: these end in 2262.
+        opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         tables.append(opened.read(columns=schema.names).select(schema.names).cast(schema))
     return pa.concat_tables(tables)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from pipelines.bounds import OutOfBoundsError, switch
 from pipelines.errors import DefinitionError, UnknownStateError
 from pipelines.graph import nodes
 from pipelines.graph.fields import checked_name, is_name
-from pipelines.places.location import Location, Place, on_disk
+from pipelines.places.location import Location, LocationError, Place, on_disk
 from pipelines.state.delta_log import has_log
 from pipelines.surroundings import any_folder, refuse_unless_folder
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 DURABLE = "TRIDELTA_DURABLE"
 """The setting by which a lake is durable: `1`, `true`, `yes` or `on`."""
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 
 
 def _is_on(text: str) -> bool:
@@ -144,7 +147,19 @@ class Lake:
 
 
 def _absolute(place: Place) -> Place:
-    return place if isinstance(place, Location) else place.absolute()
+    """Return a place that does not depend on the working directory.
+
+    Raises:
+        LocationError: delta-rs would write the first commit there, and read it elsewhere.
+    """
+    if isinstance(place, Location):
+        return place
+    with suppress(ValueError):  # A zero byte.
+        folder = os.path.realpath(place)
+        if encoded := _ENCODED.search(folder):
+            problem = f"delta-rs reads {encoded[0]} as another character"
+            raise LocationError(folder, problem, hint="name a folder without it")
+    return place.absolute()
 
 
 def _tables_in(folder: Place) -> list[str]:

@@ -222,9 +222,11 @@ class StateTable:
             ReadPointError: there is no such read point.
         """
         version = self._point(txid, version, None)
-        if version is not None:
-            return StateView.open(self.path, version, before=before, made=self._history.made(version))
         table, mark = self._now()
+        if version is not None:
+            # As every read here: by the columns that the state has now.
+            later = table.metadata().configuration.get(PROPERTY) if version < table.version() else None
+            return TableView(str(self.path), version, None, before, self._history.made(version), later)
         return StateView.open(self.path, table.version(), before=before, made=str(mark))
 
     def _frame(self, spark: SparkSession, reader: Reader) -> DataFrame:

@@ -132,6 +132,8 @@ class TableView(StateView):
     key_columns: tuple[str, ...] | None = None
     before: int | None = None
     made: str = ""
+    later: str | None = None
+    """The state's schema as of a later version, as text; None: as the version itself declares it."""
 
     @property
     def keys(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -143,7 +145,7 @@ class TableView(StateView):
 
     @property
     def _reader(self) -> Reader:
-        return _opened(self.path, self.version, self.key_columns, self.before, self.made)
+        return _opened(self.path, self.version, self.key_columns, self.before, self.made, self.later)
 
     def tuples(self) -> list[tuple[Any, ...]]:
         rows = self._reader.scan().select([*self.keys, *self.values])
@@ -192,10 +194,12 @@ def _finished(convert: Convert, value: Any) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _opened(path: str, version: int, keys: tuple[str, ...] | None, before: int | None, made: str) -> Reader:
+def _opened(
+    path: str, version: int, keys: tuple[str, ...] | None, before: int | None, made: str, later: str | None
+) -> Reader:
     """Return a version, opened once in a process for all copies of a view; `made` tells it from another table's."""
     snapshot = Snapshot.open(path, version)
-    declared = snapshot.declared
+    declared = StateSchema.model_validate_json(later) if later else snapshot.declared
     if declared is None:
         columns = tuple((name, "") for name in snapshot.types if name not in HIDDEN)
         declared = StateSchema(layout=ROWS, flow="", columns=columns)

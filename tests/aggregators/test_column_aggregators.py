@@ -55,10 +55,14 @@ def test_an_empty_frame_gives_the_zeros(spark: SparkSession) -> None:
     assert found.asDict() == {name: a.finish(a.zero()) for name, a in made.items()}
 
 
-NAN = math.nan
+NAN, INF = math.nan, math.inf
 ENDS: dict[str, tuple[pa.DataType, list[Any], Any, Any]] = {
     "double": (pa.float64(), [2.0, NAN, 1.0, None], 1.0, NAN),
     "nothing but NaN": (pa.float32(), [NAN, NAN], NAN, NAN),
+    "infinities": (pa.float64(), [INF, -INF, None], -INF, INF),
+    "nothing but infinity": (pa.float64(), [INF, INF], INF, INF),
+    "nothing but minus infinity": (pa.float32(), [-INF, None], -INF, -INF),
+    "infinity and NaN": (pa.float32(), [INF, NAN, None], INF, NAN),
     "struct": (
         pa.struct([("a", pa.int64()), ("b", pa.string())]),
         [{"a": 2, "b": "q"}, {"a": 1, "b": "z"}, {"a": None, "b": "z"}, None],

@@ -17,8 +17,22 @@ from pipelines.errors import BatchError, ReadPointError, SourceSchemaError
 from pipelines.execution.runners.queries import QueryRunner, _SparkContext, _Views
 from pipelines.maintenance import compact
 from pipelines.sources import FixedBatches
-from pipelines.trident import Count, DeltaState, MapGet, RowFunction, Split, Sum, TridentTopology, row_function
+from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
+from pipelines.state.views import StateView
+from pipelines.trident import (
+    Count,
+    DeltaState,
+    MapGet,
+    QueryFunction,
+    RowFunction,
+    Split,
+    Sum,
+    TridentTopology,
+    TupleCollectionGet,
+    row_function,
+)
 from tests.maintenance.small_state import FLOW, SmallState
+from tests.state.small_kinds import WIDER, SmallTable
 
 SENTENCES = [[("hello the man said",), ("the",)], [("the man on the moon",), ("where are you",)]]
 
@@ -120,6 +134,35 @@ def test_a_batch_that_is_too_old_is_refused(tmp_path: Path) -> None:
 
 def test_as_of_a_past_batch(runtime: Runtime) -> None:
     assert runtime.query(topology(), "words", [("the man",)], txid=0) == [{"sum": 3}]
+
+
+class Held(QueryFunction):
+    returns = "string"
+
+    def batch_retrieve(self, state: StateView, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        return [repr(value) for value in state.multi_get(arguments)]
+
+
+@pytest.mark.parametrize(("layout", "nothing"), [(LOG, 0), (MAP, None)])
+def test_before_a_value_was_added_there_is_nothing_of_it(tmp_path: Path, layout: str, nothing: int | None) -> None:
+    before = SmallTable(tmp_path, layout, TRANSACTIONAL)
+    before.commit(0, ("a", 1))
+    before.commit(1, ("a", 2))
+    SmallTable(tmp_path, layout, TRANSACTIONAL, WIDER).commit(2, ("a", 5, 50))
+    found = TridentTopology("asked")
+    found.new_query_stream("total", "w string").state_query("counts", "w", MapGet(), "total")
+    found.new_query_stream("both", "w string").state_query("counts", "w", MapGet(), ["n", "total"])
+    found.new_query_stream("all", "w string").state_query("counts", None, TupleCollectionGet(), "total")
+    found.new_query_stream("own", "w string").state_query("counts", "w", Held(), "held")
+    of_both = {"n": 1, "total": nothing}
+    answers: dict[str, dict[str, Any]] = {
+        "total": {"total": nothing},
+        "both": of_both,
+        "all": {"total": nothing},
+        "own": {"held": f"(1, {nothing})"},
+    }
+    for name, answer in answers.items():
+        assert QueryRunner(Lake(tmp_path), found, name, no_spark, txid=0).ask([("a",)]) == [{"w": "a", **answer}]
 
 
 def test_functions_of_columns_are_asked_by_spark_and_answer_alike(runtime: Runtime) -> None:

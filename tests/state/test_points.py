@@ -5,23 +5,32 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from pipelines.errors import FieldError
+from pipelines.errors import FieldError, ReadPointError
 from pipelines.maintenance import compact
 from pipelines.state import key_cache as points
 from pipelines.state import views
+from pipelines.state.damage import DamagedTableError
+from pipelines.state.delta_log import adds, commit_file, data_file
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyFieldsError, KeyValueError
 from pipelines.state.reading import Key, Reader
+from pipelines.state.record import COMPACTION, BatchRecord
+from pipelines.state.schema import ValueColumn
 from pipelines.state.table import StateTable
 from pipelines.state.views import StateView
 from tests.maintenance.small_state import SmallState
-from tests.state.small_kinds import FLOW, SmallTable
+from tests.state.small_kinds import COLUMNS, FLOW, SmallTable
 
 A, B, NOBODY = {"word": "a"}, {"word": "b"}, {"word": "nobody"}
 
@@ -82,6 +91,28 @@ def test_whatever_is_held_in_memory(state: SmallTable, held: int, monkeypatch: p
         assert values(state.table, {"word": "k60"}, {"word": f"k{txid}"}) == [60, txid][txid == 60 :]
 
 
+def test_far_times_as_spark_writes_them_are_followed(tmp_path: Path, read: list[Any]) -> None:
+    """As INT96, which Arrow takes for nanoseconds."""
+    at = datetime(2500, 1, 1, tzinfo=UTC)
+    columns = StructType([*COLUMNS.fields, StructField("at", TimestampType())])
+    one = ValueColumn(name="n", aggregator="Sum"), ValueColumn(name="at", aggregator="Max")
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns, values=one)
+    state.commit(0, ("a", 1, datetime(2024, 1, 1, tzinfo=UTC)))
+    assert values(state.table, A) == [1]
+    state.commit(1, ("a", 1, at))
+    file = added_last(state.table)
+    pq.write_table(pq.ParquetFile(file).read(), file, use_deprecated_int96_timestamps=True)
+    assert state.table.get([A]) == [{"word": "a", "n": 2, "at": at}]
+    assert read == [A]
+
+
+def test_a_name_with_a_quotation_mark(tmp_path: Path) -> None:
+    columns = StructType([*COLUMNS.fields, StructField('so "many"', LongType())])
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns)
+    state.commit(0, ("a", 1, 10), ("b", 2, 20))
+    assert [row['so "many"'] for key in (A, B) for row in state.table.get([key])] == [10, 20]
+
+
 def test_other_commits_start_afresh(state: SmallTable, tmp_path: Path) -> None:
     table = state.table
     assert values(table, A, B) == [1, 2]
@@ -92,6 +123,43 @@ def test_other_commits_start_afresh(state: SmallTable, tmp_path: Path) -> None:
     compact(None, Lake(tmp_path), FLOW)
     state.commit(65, ("a", 1))
     assert values(table, A) == [12]
+
+
+def added_last(table: StateTable) -> Any:
+    """Return the one data file that the last commit added."""
+    (add,) = adds(table.path, table.version())
+    return data_file(table.path, add["path"])
+
+
+def test_a_batch_whose_file_is_vacuumed_by_now(state: SmallTable) -> None:
+    assert values(state.table, A) == [1]
+    state.commit(1, ("a", 1))
+    file = added_last(state.table)
+    DeltaTable(str(state.table.path)).optimize.compact()
+    DeltaTable(str(state.table.path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert not file.exists()
+    assert [values(state.table, A) for _ in range(2)] == [[2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("of_log", "damage", "says"),
+    [
+        (False, lambda file: file.unlink(), "a data file of version 2: it is missing"),
+        (False, lambda file: file.write_bytes(b"PAR1"), "a data file of version 2: it has 4 bytes"),
+        (True, lambda file: file.write_bytes(file.read_bytes()[:-10]), "commit 2 of the log"),
+    ],
+    ids=["missing", "cut off", "cut off commit"],
+)
+def test_a_batch_that_is_damaged(
+    state: SmallTable, tmp_path: Path, of_log: bool, damage: Callable[[Path], Any], says: str
+) -> None:
+    reader = Lake(tmp_path).state("counts")
+    assert values(reader, A) == [1]
+    state.commit(1, ("a", 1))
+    damage(commit_file(state.table.path, 2) if of_log else added_last(state.table))
+    for _ in range(2):
+        with pytest.raises(DamagedTableError, match=says):
+            values(reader, A)
 
 
 @pytest.mark.slow
@@ -105,6 +173,27 @@ def test_a_handle_that_slept_over_a_cleanup_of_the_log(state: SmallTable, tmp_pa
     assert report.tables[0].log_files_removed > 10
     assert (values(reader, A), reader.last_txid(), reader.version()) == ([70], 69, state.table.version())
     assert reader.scan().num_rows == 2
+
+
+def test_the_version_of_a_txid_is_looked_for_while_no_other_thread_reads_the_log(state: SmallTable) -> None:
+    history = state.table.commits
+    assert history.version_of(0) == 1
+
+    class Watched(dict[int, int]):
+        def __contains__(self, txid: object) -> bool:
+            assert history._lock.locked()
+            return super().__contains__(txid)
+
+        def items(self) -> Any:
+            assert history._lock.locked()
+            return super().items()
+
+    history._versions = Watched(history._versions)
+    assert history.version_of(0) == 1
+    compacted = BatchRecord(kind=COMPACTION, flow=FLOW, readable_from=1)
+    history._records[-1] = replace(history._records[-1], record=compacted)
+    with pytest.raises(ReadPointError, match=r"versions from 1 on are kept .*, txid 0\)"):
+        history.check_kept(0, "version 0")
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
