@@ -62,6 +62,7 @@ class Source(ABC):
     sliceable: bool = False
     text: bool = False
     tells_time: bool = False
+    whole_in_stream: bool = True
 
     def __init__(self, schema: str) -> None:
         self.schema = schema

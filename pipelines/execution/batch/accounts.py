@@ -51,6 +51,10 @@ def _hashable(kind: DataType) -> bool:
     return not isinstance(kind, MapType | VariantType)
 
 
+XOR_OF_HASHES = f"coalesce(bit_xor({HASH}), 0L)"
+"""The XOR of the rows of a frame that has their hashes, as SQL."""
+
+
 def xor_of_rows(schema: StructType) -> str:
     """Return the XOR of the hashes of a frame's rows as SQL, an aggregate; 0 for none."""
     return f"coalesce(bit_xor({row_hash(schema)}), 0L)"

@@ -65,6 +65,17 @@ class Entrance:
         return len(self.spouts) > 1 or bool(self.channels)
 
     @property
+    def marks_in_stream(self) -> bool:
+        """Return whether a stream's rows are marked before `foreachBatch`: Spark analyses that part once, not per batch."""
+        return len(self.spouts) == 1 and not self.channels and self.spouts[0].source.whole_in_stream
+
+    @property
+    def refused(self) -> str:
+        """Return whether the plan cannot take a row, as SQL over what `with_slice` gives."""
+        no_slice = f" OR {SLICE_COLUMN} = '{NO_SLICE}'" if self.sliced else ""
+        return f"({CORRUPT} IS NOT NULL{no_slice})"
+
+    @property
     def channels(self) -> tuple[nodes.ChannelSpoutNode, ...]:
         """Return the spouts that read channels of the flow."""
         return tuple(spout for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
@@ -143,6 +154,11 @@ class Entrance:
             fields = self._read(spout, frame).schema.fields
             self._schemas[spout.id] = StructType([field for field in fields if field.name not in (CORRUPT, FILE)])
         return self._schemas[spout.id]
+
+    def hashed(self, spout: nodes.SpoutNode) -> StructType:
+        """Return what of a row is hashed: its fields, and of an event its id. The rest is derived."""
+        left_out = set(events.COLUMNS) - ({events.ID} if spout in self.channels else set())
+        return StructType([field for field in self.schema(spout).fields if field.name not in left_out])
 
     def stream(self, spark: SparkSession, left_out: frozenset[int] = frozenset()) -> DataFrame:
         """Return the one streaming frame of the group's query.

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from pipelines.errors import BatchError
-from pipelines.execution.batch.accounts import xor, xor_of_rows
+from pipelines.execution.batch.accounts import XOR_OF_HASHES, xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
 from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import events, nodes
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
 
-    from pipelines.execution.batch.group import BatchGroup
+    from pipelines.execution.batch.group import BatchGroup, FirstGate
     from pipelines.execution.batch.group_sources import Frames
     from pipelines.planner.siblings import Siblings
     from pipelines.state.table import StateTable
@@ -140,8 +139,7 @@ class PlanRun:
         self._observation: Observation | None = None
         self._source_read = False
         self._counts: dict[str, Any] | None = None
-        self._first_gate: CompiledGate | None = None
-        self._judged: list[Column] = []
+        self._first_gate: FirstGate | None = None
         self.gates: dict[int, _PassedGate] = {}
         self.watermark = reads.watermark or _no_watermark
         self.refused_slices: dict[str, dict[int, str]] = {}
@@ -151,43 +149,36 @@ class PlanRun:
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
         """Return the source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
+        if self.slices is None and len(self.group.spouts) == 1:
+            return self._observed(spout, source)
         source = self.group.entrance.with_slice(spout, source)
         if self.slices is not None:
             if spout.slice_by is not None:
                 source = source.where(F.col(SLICE_COLUMN).isin(*self.slices, NO_SLICE))
             return self._cache(source)
-        if len(self.group.spouts) > 1:
-            # A batch of several sources is kept, so `counts` has them for the price of a small job; an observation
-            # would be waited for in vain where a result does not need every source.
-            return source
+        # A batch of several sources is kept, so `counts` has them for the price of a small job; an observation
+        # would be waited for in vain where a result does not need every source.
+        return source
+
+    def _observed(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
         self._observation = Observation()
-        return self._at_first_gate(spout, source).observe(self._observation, *self._counters(spout), *self._judged)
+        rows = source if self.group.entrance.marks_in_stream else self.group.marked(source)
+        self._first_gate = self.group.first_gate
+        return rows.observe(self._observation, *self._observed_counters(spout))
 
-    def _at_first_gate(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-        """Return the source's rows with `_failed`, if they all come to a gate first whose verdict can be counted with them.
-
-        Each observation ends generated code and copies every row: one does for both.
-        """
-        children = self.group.topology.graph.children(spout.id)
-        if len(children) != 1 or not isinstance(children[0], nodes.GateNode):
-            return source
-        names = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else spout.fields
-        fields = source.select(*(f"`{name}`" for name in names))
-        compiled = self.group.compiled_gate(children[0], fields, compile_gate)
-        if not compiled.by_rows_alone:
-            return source
-        self._first_gate, self._judged = compiled, compiled.metrics(unless=self._refused())
-        return compiled.annotate(source, unless=self._refused())
+    def _observed_counters(self, spout: nodes.SpoutNode) -> list[Column]:
+        return [*self._counters(spout), *(self._first_gate.metrics if self._first_gate is not None else ())]
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
         """Return rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
+        of_rows = XOR_OF_HASHES if self._observation is not None else xor_of_rows(self.group.entrance.hashed(spout))
         counters = [
             F.expr(f"count(1) AS {RECEIVED}"),
-            F.expr(f"count(CASE WHEN {self._refused_text} THEN 1 END) AS {REFUSED}"),
-            F.expr(f"{xor_of_rows(self._hashed(spout))} AS {XOR}"),
+            F.expr(f"count(CASE WHEN {self.group.entrance.refused} THEN 1 END) AS {REFUSED}"),
+            F.expr(f"{of_rows} AS {XOR}"),
         ]
         if self._tells_time(spout):
-            good = F.when(~self._refused(), F.col(events.CLOCK))
+            good = F.when(~F.expr(self.group.entrance.refused), F.col(events.CLOCK))
             counters.append(F.max(good).alias(LATEST))
             marks = [self.watermark(name) for name in self.group.watermarked]
             known = [mark for mark in marks if mark is not None]
@@ -195,23 +186,9 @@ class PlanRun:
             counters.append(F.count(F.when(late, 1)).alias(LATE))
         return counters
 
-    def _hashed(self, spout: nodes.SpoutNode) -> StructType:
-        """Return what of a row is hashed: its fields, and of an event its id. The rest is derived."""
-        schema = self.group.entrance.schema(spout)
-        left_out = set(events.COLUMNS) - ({events.ID} if spout in self.group.entrance.channels else set())
-        return StructType([field for field in schema.fields if field.name not in left_out])
-
     def _tells_time(self, spout: nodes.SpoutNode) -> bool:
         """Return whether the clock of a channel comes from this source's events."""
         return events.CLOCK in spout.fields and spout not in self.group.entrance.channels
-
-    @property
-    def _refused_text(self) -> str:
-        no_slice = f" OR {SLICE_COLUMN} = '{NO_SLICE}'" if self.group.entrance.sliced else ""
-        return f"({CORRUPT} IS NOT NULL{no_slice})"
-
-    def _refused(self) -> Column:
-        return F.expr(self._refused_text)
 
     def frames(
         self,
@@ -232,7 +209,7 @@ class PlanRun:
             fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
             if self._first_gate is not None and not left_out:
                 fields.append(FAILED)
-            taken = without(self._marked[spout.id], left_out).where(f"NOT {self._refused_text}")
+            taken = without(self._marked[spout.id], left_out).where(f"NOT {self.group.entrance.refused}")
             good[spout.id] = taken.selectExpr(*(SPARK.name(name) for name in fields))
         compiler = Compiler(self.group.topology.graph, tuple(wanted), self, good, given, siblings)
         self._source_read |= compiler.reads_source
@@ -283,8 +260,9 @@ class PlanRun:
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         """Let a frame pass: count what the checks find, refuse the batch (or slices) where one says so, keep the rest."""
         if FAILED in frame.columns and self._first_gate is not None:
-            self.gates[node.id] = _PassedGate(self._first_gate, frame, self._observation)
-            return self._first_gate.kept(frame)
+            first = self._first_gate.compiled
+            self.gates[node.id] = _PassedGate(first, frame, self._observation)
+            return first.kept(frame)
         compiled = self.group.compiled_gate(node, frame, compile_gate)
         bounded = self.slices is not None and SLICE_COLUMN in frame.columns
         annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())
@@ -359,7 +337,7 @@ class PlanRun:
     def _counted(self) -> Mapping[str, Any]:
         """Return what the observation would have seen, by a job of its own."""
         (spout,) = self.group.spouts
-        return self._marked[spout.id].agg(*self._counters(spout), *self._judged).collect()[0].asDict()
+        return self._marked[spout.id].agg(*self._observed_counters(spout)).collect()[0].asDict()
 
     def _pass_over_source(self) -> None:
         """Run a job that does nothing but let the observation see the rows."""
@@ -404,7 +382,7 @@ class PlanRun:
         parts: list[DataFrame] = []
         if self.slices is not None or self.counts[REFUSED]:
             for spout in self.group.spouts:
-                marked = without(self._marked[spout.id], left_out).where(self._refused())
+                marked = without(self._marked[spout.id], left_out).where(F.expr(self.group.entrance.refused))
                 parts.append(refused_by_source(marked, spout))
         for node_id, passed in self.gates.items():
             name = passed.compiled.gate.name

@@ -96,7 +96,7 @@ class ReplayRun(PlanRun):
         """
         spouts, given = {}, dict(given or {})
         for spout in self.group.spouts:
-            taken = self._without(self._marked[spout.id], numbers).where(~self._refused())
+            taken = self._without(self._marked[spout.id], numbers).where(~F.expr(self.group.entrance.refused))
             fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
             spouts[spout.id] = taken.select(*(f"`{name}`" for name in fields), REPLAYED)
         if isinstance(self._entry, nodes.GateNode):
@@ -130,7 +130,7 @@ class ReplayRun(PlanRun):
         """Return what was refused of the rows that `frames` took last: as quarantine keeps it, with `_slice` and `_replayed`."""
         parts = list(self._refused_rows.values())
         if isinstance(self._entry, nodes.SpoutNode):
-            marked = self._marked[self._entry.id].where(self._refused())
+            marked = self._marked[self._entry.id].where(F.expr(self.group.entrance.refused))
             parts.append(refused_by_source(marked, self._entry, [REPLAYED]))
         nothing = F.lit(None).cast("bigint").alias(REPLAYED)
         whole = [part if REPLAYED in part.columns else part.select("*", nothing) for part in parts]
