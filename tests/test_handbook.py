@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pipelines
-from pipelines.errors import TrideltaError
+from pipelines.errors import LostRowsError, TrideltaError
 
 PAGE = Path(__file__).parent.parent / "docs" / "handbook.md"
 
@@ -56,3 +56,10 @@ def test_alerts_have_entries() -> None:
     for sentence in ("its worker has not beaten", "it has something to read and no batch"):
         assert sentence in source
         assert sentence in entries()
+
+
+def test_the_ways_on_without_lost_rows_say_what_they_count() -> None:
+    hint = LostRowsError("s", "files 1 to 3").hint
+    for text in (hint, entries()["LostRowsError"]):
+        for said in ("counted again", "reset", "checkpoints/FLOW/QUERY", "of Kafka from its `starting`"):
+            assert said in text
