@@ -288,8 +288,8 @@ class ChangedSourceError(SourceError):
             f'source "{source}" cannot be streamed on: {commit} of {table} deletes or replaces rows (a DELETE, an UPDATE, a '
             "slice that was replaced), and a stream takes appends alone",
             hint="running it again will not help. Begin with the table as it is now: move the flow's checkpoint away and pass "
-            'on_fresh_checkpoint="reset", which empties the flow\'s states; or, of a flow with slices, make them slice by slice '
-            "(tridelta backfill) and do not stream it",
+            'on_fresh_checkpoint="reset", which empties the flow\'s states; or, of a flow with slices, move its checkpoint away, '
+            "backfill all its slices (tridelta backfill), and do not stream it",
         )
 
 

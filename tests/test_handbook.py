@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pipelines
-from pipelines.errors import LostRowsError, TrideltaError
+from pipelines.errors import ChangedSourceError, LostRowsError, TrideltaError
 
 PAGE = Path(__file__).parent.parent / "docs" / "handbook.md"
 
@@ -63,3 +63,10 @@ def test_the_ways_on_without_lost_rows_say_what_they_count() -> None:
     for text in (hint, entries()["LostRowsError"]):
         for said in ("counted again", "reset", "checkpoints/FLOW/QUERY", "of Kafka from its `starting`"):
             assert said in text
+
+
+def test_slices_of_a_changed_source_are_made_without_the_checkpoint_of_its_stream() -> None:
+    """A backfill beside it misses the files that the stream has counted."""
+    hint = ChangedSourceError("s", "t", 1).hint
+    for text in (hint, entries()["ChangedSourceError"]):
+        assert "checkpoint away, backfill all its slices" in " ".join(text.split())
