@@ -300,7 +300,8 @@ class StateSchemaError(TrideltaError):
         self.state, self.problem = state, problem
         super().__init__(
             f'state "{state}": the flow does not fit the table: {problem}',
-            hint="give the new form a new state name, or remove the old table and run the flow again",
+            hint="give the new form a new state name and backfill it; or move the table and the flow's checkpoint away and run "
+            'the flow with on_fresh_checkpoint="reset"',
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pipelines
-from pipelines.errors import ChangedSourceError, LostRowsError, TrideltaError
+from pipelines.errors import ChangedSourceError, LostRowsError, StateSchemaError, TrideltaError
 
 PAGE = Path(__file__).parent.parent / "docs" / "handbook.md"
 
@@ -70,3 +70,12 @@ def test_slices_of_a_changed_source_are_made_without_the_checkpoint_of_its_strea
     hint = ChangedSourceError("s", "t", 1).hint
     for text in (hint, entries()["ChangedSourceError"]):
         assert "checkpoint away, backfill all its slices" in " ".join(text.split())
+
+
+def test_no_hint_takes_the_table_alone_away() -> None:
+    """The checkpoint beside it would refuse the flow (TableBehindError), or a state of another name (StateBehindError)."""
+    hint = StateSchemaError("s", "its keys").hint
+    assert "new state name and backfill it; or move the table and the flow's checkpoint away" in hint
+    assert "and backfill it; or move the table and the flow's checkpoint away" in " ".join(
+        entries()["StateSchemaError"].split()
+    )

@@ -105,11 +105,13 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show what would change against what is deployed. Needs no Spark; exit code 1 if the flow would be refused."""
+    from pipelines.execution.checkpoint.changeover import Changeover
     from pipelines.planner.changes import plan_changes
 
     topology = flow(name).topology()
     check_states(topology)
-    changes = plan_changes(topology, opened_lake())
+    lake = opened_lake()
+    changes = plan_changes(topology, lake, Changeover(lake, topology).refusals())
     if mermaid:
         print(changes.mermaid, end="")
     else:
