@@ -203,7 +203,8 @@ class UnknownFlowError(TrideltaError):
         self.flow, self.known = flow, tuple(known)
         super().__init__(
             f'no flow "{flow}" in the catalog; it has: {", ".join(known) or "none"}{nearest(flow, known)}',
-            hint="use one of these names; or name the flow's package in TRIDELTA_FLOWS; or add its module to pipelines/catalog",
+            hint="use one of these names; or, where files are taken, name its file: FILE.yaml; or name the flow's package in "
+            "TRIDELTA_FLOWS; or add its module to pipelines/catalog",
         )
 
 
