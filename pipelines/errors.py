@@ -203,7 +203,8 @@ class UnknownFlowError(TrideltaError):
         self.flow, self.known = flow, tuple(known)
         super().__init__(
             f'no flow "{flow}" in the catalog; it has: {", ".join(known) or "none"}{nearest(flow, known)}',
-            hint="use one of these names; or name the flow's package in TRIDELTA_FLOWS; or add its module to pipelines/catalog",
+            hint="use one of these names; or, where files are taken, name its file: FILE.yaml; or name the flow's package in "
+            "TRIDELTA_FLOWS; or add its module to pipelines/catalog",
         )
 
 
@@ -271,9 +272,10 @@ class LostRowsError(SourceError):
         self.source, self.lost = source, lost
         super().__init__(
             f'source "{source}" no longer has rows that the flow has still to read: {lost}',
-            hint="bring them back if you can. To go on without them: remove the flow's checkpoint and pass "
-            'on_fresh_checkpoint="continue"; the source then starts where its `starting` says. To prevent it: let the '
-            "source keep its rows for longer than the flow may stand still",
+            hint="bring them back if you can. To go on without them: move away the checkpoint of its query alone "
+            '(checkpoints/FLOW/QUERY), and pass on_fresh_checkpoint="continue" (what the source still holds, of Kafka from its '
+            '`starting` on, is counted again) or "reset" (it is read into emptied states). To prevent it: let the source keep '
+            "its rows for longer than the flow may stand still",
         )
 
 
@@ -287,8 +289,8 @@ class ChangedSourceError(SourceError):
             f'source "{source}" cannot be streamed on: {commit} of {table} deletes or replaces rows (a DELETE, an UPDATE, a '
             "slice that was replaced), and a stream takes appends alone",
             hint="running it again will not help. Begin with the table as it is now: move the flow's checkpoint away and pass "
-            'on_fresh_checkpoint="reset", which empties the flow\'s states; or, of a flow with slices, make them slice by slice '
-            "(tridelta backfill) and do not stream it",
+            'on_fresh_checkpoint="reset", which empties the flow\'s states; or, of a flow with slices, move its checkpoint away, '
+            "backfill all its slices (tridelta backfill), and do not stream it",
         )
 
 
@@ -299,7 +301,8 @@ class StateSchemaError(TrideltaError):
         self.state, self.problem = state, problem
         super().__init__(
             f'state "{state}": the flow does not fit the table: {problem}',
-            hint="give the new form a new state name, or remove the old table and run the flow again",
+            hint="give the new form a new state name and backfill it; or move the table and the flow's checkpoint away and run "
+            'the flow with on_fresh_checkpoint="reset"',
         )
 
 

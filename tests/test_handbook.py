@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pipelines
-from pipelines.errors import TrideltaError
+from pipelines.errors import ChangedSourceError, LostRowsError, StateSchemaError, TrideltaError
 
 PAGE = Path(__file__).parent.parent / "docs" / "handbook.md"
 
@@ -56,3 +56,26 @@ def test_alerts_have_entries() -> None:
     for sentence in ("its worker has not beaten", "it has something to read and no batch"):
         assert sentence in source
         assert sentence in entries()
+
+
+def test_the_ways_on_without_lost_rows_say_what_they_count() -> None:
+    hint = LostRowsError("s", "files 1 to 3").hint
+    for text in (hint, entries()["LostRowsError"]):
+        for said in ("counted again", "reset", "checkpoints/FLOW/QUERY", "of Kafka from its `starting`"):
+            assert said in text
+
+
+def test_slices_of_a_changed_source_are_made_without_the_checkpoint_of_its_stream() -> None:
+    """A backfill beside it misses the files that the stream has counted."""
+    hint = ChangedSourceError("s", "t", 1).hint
+    for text in (hint, entries()["ChangedSourceError"]):
+        assert "checkpoint away, backfill all its slices" in " ".join(text.split())
+
+
+def test_no_hint_takes_the_table_alone_away() -> None:
+    """The checkpoint beside it would refuse the flow (TableBehindError), or a state of another name (StateBehindError)."""
+    hint = StateSchemaError("s", "its keys").hint
+    assert "new state name and backfill it; or move the table and the flow's checkpoint away" in hint
+    assert "and backfill it; or move the table and the flow's checkpoint away" in " ".join(
+        entries()["StateSchemaError"].split()
+    )

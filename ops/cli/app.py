@@ -100,16 +100,18 @@ def _without_tables(name: str, description: str, status: dict[str, Any] | None) 
 
 @verb(app)
 def plan(
-    name: FlowName,
+    name: KnownFlow,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the plan as a Mermaid flowchart instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what would change against what is deployed. Needs no Spark; exit code 1 if the flow would be refused."""
+    from pipelines.execution.checkpoint.changeover import Changeover
     from pipelines.planner.changes import plan_changes
 
-    topology = flow(name).topology()
+    topology = topology_of(name)
     check_states(topology)
-    changes = plan_changes(topology, opened_lake())
+    lake = opened_lake()
+    changes = plan_changes(topology, lake, Changeover(lake, topology).refusals())
     if mermaid:
         print(changes.mermaid, end="")
     else:
@@ -120,7 +122,7 @@ def plan(
 
 @verb(app)
 def run(
-    name: FlowName,
+    name: KnownFlow,
     max_batches: Annotated[
         int | None, typer.Option(parser=bounded(bounds.ROWS), help="Stop after this number of batches.")
     ] = None,
@@ -129,9 +131,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run what the sources hold now, then stop."""
-    spec = flow(name)
-    topology = spec.topology()
-    with engine(as_json) as runtime, rendering.bar(f"{name}: batches", None, as_json) as advance:
+    topology = topology_of(name)
+    with engine(as_json) as runtime, rendering.bar(f"{topology.name}: batches", None, as_json) as advance:
         report = runtime.catch_up(
             topology,
             on_fresh_checkpoint=on_fresh_checkpoint,
@@ -178,7 +179,7 @@ def _slices(spec: FlowSpec, first: str, last: str) -> list[str]:
 
 @verb(app)
 def query(
-    name: FlowName,
+    name: KnownFlow,
     question: Annotated[str, typer.Argument(metavar="QUERY", help="A query stream of the flow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments, in order.")] = None,
     txid: Annotated[
@@ -189,12 +190,13 @@ def query(
     """Ask a query stream of a flow. Spark starts only if the query has functions over columns."""
     from pipelines.execution.runners.queries import QueryRunner
 
+    topology = topology_of(name)
     with ExitStack() as stack:
         runner = QueryRunner(
-            opened_lake(), flow(name).topology(), question, lambda: stack.enter_context(engine(as_json)).spark, txid
+            opened_lake(), topology, question, lambda: stack.enter_context(engine(as_json)).spark, txid
         )
         rows = runner.ask([runner.arguments(args or [])])
-    answer(as_json, rows, lambda: rendering.rows(f"{name}.{question}({', '.join(args or ())})", rows))
+    answer(as_json, rows, lambda: rendering.rows(f"{topology.name}.{question}({', '.join(args or ())})", rows))
 
 
 @verb(app)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph import nodes
@@ -37,7 +38,9 @@ class StateChange:
     details: tuple[str, ...] = ()
 
 
-def state_changes(topology: HasGraph, groups: tuple[SpoutGroup, ...], lake: Lake) -> tuple[StateChange, ...]:
+def state_changes(
+    topology: HasGraph, groups: tuple[SpoutGroup, ...], lake: Lake, refusals: Mapping[str, str]
+) -> tuple[StateChange, ...]:
     """Return each state that the flow writes, in order, then those of the lake that it does not write any more.
 
     Names, keys, aggregators, kind and layout are compared; types where the definition says them, which is where they do
@@ -49,16 +52,22 @@ def state_changes(topology: HasGraph, groups: tuple[SpoutGroup, ...], lake: Lake
     for node in persists:
         table = lake.written_by(node)
         group = _Group(topology, group_of[node.id], lake)
-        changes.append(_of_table(node, table, group) if table.exists() else _of_none(node, group))
+        there = _of_table(node, table, group) if table.exists() else None
+        change = there or StateChange(table.name, "new", FITS, ("its table is made",))
+        if change.verdict != REFUSED and table.name in refusals:
+            kind = "changed" if there else "new"
+            change = replace(change, change=kind, verdict=REFUSED, details=(refusals[table.name],))
+        changes.append(change)
     written = {node.state.name for node in persists}
-    return (*changes, *_removed(topology.name, written, lake))
+    others = [StateChange(name, "changed", REFUSED, (why,)) for name, why in refusals.items() if name not in written]
+    return (*changes, *others, *_removed(topology.name, written, lake))
 
 
 class _Group:
     """A batch group with its checkpoint, as far as the engine's start looks at it."""
 
     def __init__(self, topology: HasGraph, group: SpoutGroup, lake: Lake) -> None:
-        self.topology, self.group, self._lake = topology, group, lake
+        self.topology, self.group = topology, group
         self._folder = lake.checkpoint_path(topology.name, group.folder)
 
     @property
@@ -77,29 +86,6 @@ class _Group:
     def has_run(self) -> bool:
         """Check whether its checkpoint is there, so that it goes on where it was."""
         return (self._folder / "epoch.json").exists() and (self._folder / "spark" / "metadata").exists()
-
-    @property
-    def batches(self) -> int:
-        """Return how many batches it has finished in this life of its checkpoint."""
-        commits: Place = self._folder / "spark" / "commits"
-        done = (int(path.name) for path in commits.iterdir() if path.name.isdigit()) if commits.is_dir() else ()
-        return max(done, default=-1) + 1
-
-    def others_have_batches(self, state: str) -> bool:
-        """Check whether another state of the group holds batches of the stream."""
-        names = [self.topology.graph[node] for node in self.group.nodes]
-        others = (node for node in names if isinstance(node, nodes.PersistNode) and node.state.name != state)
-        tables = map(self._lake.written_by, others)
-        return any(table.is_state() and table.last_txid() is not None for table in tables)
-
-
-def _of_none(node: nodes.PersistNode, group: _Group) -> StateChange:
-    """A state without a table: refused if the flow has run, since it would lack what came so far (StateBehindError)."""
-    name = node.state.name
-    if group.has_run and group.batches and group.others_have_batches(name):
-        lacks = f"the flow has run {group.batches} batch(es), which it would lack: backfill it, or start over"
-        return StateChange(name, "new", REFUSED, (lacks,))
-    return StateChange(name, "new", FITS, ("its table is made",))
 
 
 def _of_table(node: nodes.PersistNode, table: StateTable, group: _Group) -> StateChange:
@@ -215,12 +201,13 @@ class PlanChanges:
         }
 
 
-def plan_changes(topology: HasGraph, lake: Lake) -> PlanChanges:
+def plan_changes(topology: HasGraph, lake: Lake, refusals: Mapping[str, str] = MappingProxyType({})) -> PlanChanges:
     """Compare a topology with what is deployed: the states of the lake, and the plan that a run stored at its start.
 
     Args:
         topology: the flow as it is defined now.
         lake: where it is deployed.
+        refusals: by state why a run would refuse it, as the checkpoints say (`Changeover.refusals`).
 
     Raises:
         DefinitionError: the topology cannot be planned.
@@ -244,7 +231,7 @@ def plan_changes(topology: HasGraph, lake: Lake) -> PlanChanges:
             for old, two in (*pairs, *spouts)
             if old and two and old["tasks"] != two["tasks"]
         },
-        states=state_changes(topology, plan.batch_groups, lake),
+        states=state_changes(topology, plan.batch_groups, lake, refusals),
         plan=now,
         mermaid=plan.to_mermaid(),
     )

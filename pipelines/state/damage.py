@@ -246,7 +246,8 @@ def data_damages(table: str, delta: DeltaTable, path: Place) -> Iterator[Damaged
                 f"a data file of version {delta.version()}: {problem}",
                 "the log and the other data files: all rows that are not in this one",
                 hint="bring the file back from a backup. Without one: backfill the slices that it holds (sliced flows), "
-                f"or move the table {path} away and make it again",
+                f"or move the table {path} and the flow's checkpoint away and run the flow with "
+                'on_fresh_checkpoint="reset"',
             )
 
 

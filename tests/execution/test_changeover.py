@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +11,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines import Lake
-from pipelines.errors import ChangeoverError, StateSchemaError
+from pipelines.errors import ChangeoverError, StateBehindError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, state_files
+from pipelines.execution.runners.stream import StreamRunner
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import as_topology
 from pipelines.places.location import Place
@@ -148,3 +150,41 @@ def test_a_table_of_another_query_is_not_taken_for_this_ones(lake_root: str) -> 
     assert checkpoint.epoch == Epoch(2, 0, 3)
     now.make()
     assert checkpoint.epoch == Epoch(2, 0, 3)
+
+
+class Starting(StreamRunner):
+    """A start of the query `s`, with its checkpoint and its states, and without Spark."""
+
+    def __init__(self, lake: Lake, *states: str) -> None:
+        sinks = [SimpleNamespace(name=name, table=lake.state(name), is_late=False) for name in states]
+        quarantine = SimpleNamespace(table=lake.table(lake.quarantine_path("f"), "quarantine of f"))
+        self._group: Any = SimpleNamespace(
+            topology=SimpleNamespace(name="f"), name="s", sinks=sinks, gates=None, quarantine=quarantine
+        )
+        self._checkpoint, self._wait = Checkpoint("f", lake.checkpoint_path("f", "s")), 0.0
+        self._belonging = Belonging(self._checkpoint, lake)
+
+    def begin(self, on_fresh: str) -> None:
+        with self._checkpoint.running(0.0):
+            self._open_epoch(on_fresh)
+
+    def change_windows(self, on_fresh: str) -> None:
+        self._check_before(on_fresh)
+
+
+def test_a_reset_beside_a_checkpoint_that_is_there_takes_no_new_state(lake_root: str) -> None:
+    """It empties nothing there: the state would lack what the flow has read."""
+    lake = Lake(lake_root)
+    _checkpoint(lake, "s", [{"logOffset": 0}])
+    for state in ("t", "back"):
+        record = BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0)
+        _append(str(lake.state_path(state)), pa.table({"n": [1]}), record)
+    Starting(lake, "t").begin(REFUSE)
+    put_back = Starting(lake, "t", "back")
+    for on_fresh in (REFUSE, RESET):
+        for begin in (put_back.begin, put_back.change_windows):
+            with pytest.raises(StateBehindError, match='"back" was added or put back'):
+                begin(on_fresh)
+    put_back.change_windows(CONTINUE)
+    put_back.begin(CONTINUE)
+    Starting(lake, "t", "back").begin(REFUSE)

@@ -292,7 +292,7 @@ class Model:
         if not group.fresh:
             others = any(sink.txids for sink in sinks)
             new = [sink for sink in sinks if not sink.txids and sink.name not in group.known]
-            if on_fresh == "refuse" and group.finished and others and new:
+            if on_fresh != "continue" and group.finished and others and new:
                 raise Refusal("StateBehindError")
             group.known = {sink.name for sink in sinks}
             return

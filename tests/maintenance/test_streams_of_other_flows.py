@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import ChangedSourceError
+from pipelines.execution.runners.bounded import SourceGoneError
 from pipelines.maintenance import compact
 from pipelines.sources import DeltaTableSource, JsonFiles
 from pipelines.trident import DeltaState, TridentTopology
@@ -25,10 +26,10 @@ def upstream(folder: Path) -> TridentTopology:
     return topology
 
 
-def downstream(lake: Lake) -> TridentTopology:
+def downstream(lake: Lake, slice_by: str | None = None) -> TridentTopology:
     topology = TridentTopology("down")
     source = DeltaTableSource(lake.state_path("rows"), "n bigint")
-    topology.new_stream("numbers", source).partition_persist(DeltaState("copy"))
+    topology.new_stream("numbers", source, slice_by=slice_by).partition_persist(DeltaState("copy"), ["n"])
     return topology
 
 
@@ -66,14 +67,20 @@ def test_a_stream_outlives_compactions_of_a_table_that_gets_no_rows(spark: Spark
 
 def test_a_slice_that_is_replaced_upstream_says_how_to_go_on(spark: SparkSession, tmp_path: Path) -> None:
     lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"
-    runtime = Runtime(spark, lake)
+    runtime, numbers = Runtime(spark, lake), downstream(lake, "IF(n < 0, 'd0', 'd1')")
     arrive(folder, 0)
     runtime.catch_up(upstream(folder))
-    runtime.catch_up(downstream(lake))
+    runtime.catch_up(numbers)
+    arrive(folder, 1)
     version = lake.state("rows").version() + 1
     runtime.backfill(upstream(folder), ["d1"])
     with pytest.raises(ChangedSourceError, match=f'source "numbers".* version {version} of') as caught:
-        runtime.catch_up(downstream(lake))
+        runtime.catch_up(numbers)
     assert 'on_fresh_checkpoint="reset"' in caught.value.hint
     assert "tridelta backfill" in caught.value.hint
     assert copied(lake) == [0]
+    with pytest.raises(SourceGoneError):
+        runtime.backfill(numbers, ["d1"])
+    lake.checkpoint_path("down", "numbers").rename(tmp_path / "away")
+    assert not runtime.backfill(numbers, ["d1"]).failed
+    assert copied(lake) == [0, 1]

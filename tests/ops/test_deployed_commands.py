@@ -93,7 +93,7 @@ def test_skip_says_how_the_flow_goes_on(
 def test_skip_of_a_file_that_is_not_deployed_names_the_file(
     nimbus: FakeNimbus, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`run` takes flows of the catalog alone."""
+    """It is known by its file alone."""
     monkeypatch.setattr("ops.cli.app.topology_of", lambda name: SimpleNamespace(name="trips"))
     monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_: None)
     assert "Go on with: tridelta submit trips.yaml" in said(run("skip", "trips.yaml", "3"))

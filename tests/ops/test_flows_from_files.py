@@ -53,6 +53,8 @@ def named_as(how: str, file: Path) -> str:
 def test_verbs_without_spark(file: Path, how: str) -> None:
     named = named_as(how, file)
     assert "NoPoisonBatchError" in run("skip", named, "0", code=1).stderr
+    assert [one["name"] for one in json.loads(run("plan", named, "--json").stdout)["states"]] == ["kept"]
+    assert 'flow "orders"' in run("query", named, "q", code=1).stderr
     assert json.loads(run("adopt", named, "--json").stdout) == {"flow": "orders", "adopted": {}}
     assert 'no state "quarantine of orders"' in run("replay-quarantine", named, "--dry-run", code=1).stderr
     assert json.loads(run("replay-quarantine", named, "--history", "--json").stdout) == []
@@ -66,9 +68,12 @@ def test_verbs_with_spark(file: Path, how: str, monkeypatch: pytest.MonkeyPatch)
         got.append(topology.name)
         return SimpleNamespace(to_json=dict, differing=(), faults=(), tables=())
 
+    def catch_up(topology: Any, **_: Any) -> Any:
+        return work(None, None, topology)
+
     @contextmanager
     def engine(_: bool) -> Iterator[Any]:
-        yield SimpleNamespace(spark=None, lake=None)
+        yield SimpleNamespace(spark=None, lake=None, catch_up=catch_up)
 
     monkeypatch.setattr(commands, "engine", engine)
     monkeypatch.setattr("pipelines.execution.verify.verify", work)
@@ -77,11 +82,14 @@ def test_verbs_with_spark(file: Path, how: str, monkeypatch: pytest.MonkeyPatch)
     named = named_as(how, file)
     run("verify", named, "--json")
     run("compact", named, "--json")
-    assert got == ["orders", "orders"]
+    run("run", named, "--json")
+    assert got == ["orders"] * 3
 
 
 def test_what_nobody_knows_is_still_refused(file: Path) -> None:
     assert 'no flow "ordres" in the catalog' in run("skip", "ordres", "0", code=1).stderr
+    refused = run("run", "ordres", code=1).stderr
+    assert ("UnknownFlowError" in refused, "name its file: FILE.yaml" in refused) == (True, True)
 
 
 def test_who_only_looks_makes_no_tables(home: Path) -> None:

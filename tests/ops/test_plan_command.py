@@ -94,6 +94,21 @@ def test_exit_code_1_if_the_flow_would_be_refused(home: Path) -> None:
     assert runner.invoke(app, ["plan", "flights", "--mermaid"]).exit_code == 1
 
 
+def test_exit_code_1_if_a_state_would_lack_batches() -> None:
+    """Each was renamed: no table is there that a batch has written."""
+    folder = Lake(FlowSettings.from_environment().lake).checkpoint_path("flights", "flights")
+    for file, text in (
+        ("epoch.json", '{"number": 1, "first_txid": 0}'),
+        ("spark/metadata", "{}"),
+        ("spark/offsets/0", "v1\n{}\n0"),
+        ("spark/commits/0", "v1"),
+    ):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    done = runner.invoke(app, ["plan", "flights"])
+    assert (done.exit_code, "would be refused at its start" in done.stdout) == (1, True), done.output
+
+
 def test_an_unknown_flow_is_an_error_as_text() -> None:
     done = runner.invoke(app, ["plan", "fligths"])
     assert done.exit_code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.errors import PlanFileError
+from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.changeover import Changeover
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.graph.types import of_ddl
 from pipelines.planner.changes import Change, PlanChanges, StateChange, load_plan, plan_changes, save_plan
 from pipelines.planner.plan import deployed_plan
@@ -88,10 +92,12 @@ def run(lake: Lake, topology: TridentTopology, group: str = "lines", batches: in
     """What a run leaves of its checkpoint."""
     folder = lake.checkpoint_path(topology.name, group)
     (folder / "spark" / "commits").mkdir(parents=True)
+    (folder / "spark" / "offsets").mkdir()
     (folder / "spark" / "metadata").write_text("{}")
-    (folder / "epoch.json").write_text("{}")
+    (folder / "epoch.json").write_text('{"number": 1, "first_txid": 0}')
     for one in range(batches):
         (folder / "spark" / "commits" / str(one)).write_text("v1")
+        (folder / "spark" / "offsets" / str(one)).write_text("v1\n{}\n0")
     save_plan(topology, folder)
     return folder
 
@@ -100,6 +106,14 @@ def deployed(lake: Lake) -> None:
     table(lake)
     batch(lake)
     run(lake, words())
+
+
+def asked(topology: TridentTopology, lake: Lake) -> PlanChanges:
+    """What `tridelta plan` shows: what the checkpoints say of the states, too."""
+    changeover = Changeover(lake, topology)
+    # A new version of a deployed flow takes what a run refuses.
+    changeover.check()
+    return plan_changes(topology, lake, changeover.refusals())
 
 
 def state(changes: PlanChanges) -> tuple[str, str, str]:
@@ -287,9 +301,35 @@ def test_a_new_state_in_a_flow_that_has_run_is_refused(lake: Lake) -> None:
     lines = late.new_stream("lines", Wide("word string, at bigint", [])).filter("word != ''")
     lines.group_by("word").persistent_aggregate(DeltaState("counts"), [Count("n")])
     lines.partition_persist(DeltaState("rows"))
-    changes = plan_changes(late, lake)
+    changes = asked(late, lake)
     assert [(one.name, one.change, one.verdict) for one in changes.refused] == [("rows", "new", "refused")]
     assert "the flow has run 1 batch(es)" in changes.refused[0].details[0]
+
+
+def test_what_the_checkpoint_says_of_a_flow_of_one_state(lake: Lake) -> None:
+    deployed(lake)
+    checkpoint = Checkpoint("words", lake.checkpoint_path("words", "lines"))
+    assert state(asked(words(), lake)) == ("same", "fits", "")
+    renamed = asked(words(state="others"), lake)
+    assert [(one.name, one.change, one.verdict) for one in renamed.refused] == [("others", "new", "refused")]
+    Belonging(checkpoint, lake).note([lake.state("counts")])
+    assert state(asked(words(), lake)) == ("same", "fits", "")
+    shutil.rmtree(lake.state_path("counts"))
+    assert state(asked(words(), lake)) == ("new", "refused", "the table is gone")
+    assert asked(words(state="others"), lake).refused[0].name == "others"
+
+
+def test_a_state_that_was_taken_out_and_is_put_back_is_refused(lake: Lake) -> None:
+    deployed(lake)
+    checkpoint = Checkpoint("words", lake.checkpoint_path("words", "lines"))
+    Belonging(checkpoint, lake).begun(Epoch(1, 0), [])
+    changes = asked(words(), lake)
+    assert state(changes)[:2] == ("changed", "refused")
+    assert "of which it would lack some or all" in state(changes)[2]
+    assert not changes.nothing
+    # Nothing has run.
+    (checkpoint.spark / "commits" / "0").unlink()
+    assert state(asked(words(), lake)) == ("same", "fits", "")
 
 
 def test_a_fresh_checkpoint_before_a_table_with_batches_is_refused(lake: Lake) -> None:

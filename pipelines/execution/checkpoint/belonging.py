@@ -187,7 +187,7 @@ class Belonging:
         backfill notes those that it has filled when it is through. One that is not noted may come from another query.
         """
         epoch = self._checkpoint.epoch
-        if self.knows(table) or epoch is None or not is_filled(table):
+        if self.knows(table) or epoch is None or not (table.exists() and is_filled(table)):
             return self.knows(table)
         if self._noted() is not None:
             own = any(commit.kind in (BATCH, SLICE) and commit.epoch == epoch.number for commit in table.history())

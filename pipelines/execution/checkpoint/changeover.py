@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipelines.errors import ChangeoverError, StateSchemaError
-from pipelines.execution.checkpoint.belonging import Belonging, is_of, keep_named
+from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError, is_of, keep_named
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
@@ -114,6 +114,26 @@ class Changeover:
             if not new and not change.details[0].startswith("the checkpoint is fresh"):
                 raise StateSchemaError(change.name, change.details[0])
 
+    def refusals(self) -> dict[str, str]:
+        """Return by table why a run would refuse it, as the checkpoints say; a new version of a deployed flow may take it.
+
+        It lacks batches of its query (StateBehindError), or does not belong to the query's checkpoint (NotTogetherError).
+        """
+        found: dict[str, str] = {}
+        late = {node.state.name for node in self._topology.persists if isinstance(node, nodes.LatePersistNode)}
+        for query in self._queries:
+            belonging, checkpoint = Belonging(query.checkpoint, self._lake), query.checkpoint
+            if checkpoint.committed_txid() is not None:
+                ran = f"the flow has run {checkpoint.finished_batches()} batch(es)"
+                new = [table for table in query.sinks if table.name not in late and not belonging.is_filled(table)]
+                lacks = f"{ran}, of which it would lack some or all: backfill it, or start over"
+                found |= {table.name: lacks for table in new}
+            try:
+                self._check_own(belonging, query)
+            except NotTogetherError as error:
+                found[error.state] = error.problem
+        return found
+
     def _may_change(self, query: Query) -> bool:
         """Return whether a query's windows may begin, end, or come over from their channel with this definition."""
         if not query.in_batch:
@@ -194,13 +214,17 @@ class Changeover:
             NotTogetherError
         """
         belonging = Belonging(query.checkpoint, self._lake)
+        own = self._check_own(belonging, query)
+        # What those name that it no longer writes is said before they are forgotten.
+        keep_named(query.checkpoint, self._lake, query.sinks)
+        belonging.keep(own)
+
+    def _check_own(self, belonging: Belonging, query: Query) -> list[StateTable]:
         known = belonging.known()
         own = [table for table in query.sinks if belonging.knows(table) or not known]
         if own:
             belonging.check(own)
-        # What those name that it no longer writes is said before they are forgotten.
-        keep_named(query.checkpoint, self._lake, query.sinks)
-        belonging.keep(own)
+        return own
 
     def _differs(self, query: Query) -> bool:
         """Return whether Spark would refuse the checkpoint."""

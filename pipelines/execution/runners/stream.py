@@ -37,7 +37,7 @@ from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch, StoredAttempts
+from pipelines.execution.checkpoint.engine_files import CONTINUE, RESET, Checkpoint, Epoch, StoredAttempts
 from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
@@ -194,7 +194,7 @@ class StreamRunner:
         if own:
             self._belonging.check(own)
         self._refuse_other_gates()
-        if on_fresh == REFUSE:
+        if on_fresh != CONTINUE:
             self._refuse_newcomers()
 
     def _change_windows(self, check: Callable[[], None]) -> None:
@@ -281,7 +281,7 @@ class StreamRunner:
         if epoch is not None:
             self._belonging.check(self._tables())
             self._refuse_other_gates()
-            if on_fresh == REFUSE:
+            if on_fresh != CONTINUE:
                 self._refuse_newcomers()
             # A backfill notes what it has filled.
             with self._checkpoint.committing(self._wait):
