@@ -23,8 +23,11 @@ LAKE ?=
 demo: setup ## Run a year of flights through the pipeline and show the results (LAKE=s3://bucket/lake: in a bucket)
 	@$(BIN)/python -m ops.demo $(if $(LAKE),--lake '$(LAKE)')
 
-ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
-	@$(BIN)/python -m ops.web.ui
+# Not ?=: of the environment it is another program's.
+PORT =
+
+ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1 (PORT=N: another port than 3000)
+	@$(BIN)/python -m ops.web.ui $(if $(PORT),--port '$(PORT)')
 
 # Two processes of tests, each with its own Spark: a third of their time is spent waiting. Three take longer on two cores.
 PROCESSES ?= 2

@@ -1,5 +1,6 @@
 """The assets and checks of a flow of the catalog. Its tables, states and channels, are one multi-asset, made slice by slice."""
 
+import shlex
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def failure(view: FlowView, failed: tuple[SliceReport, ...], asked: int) -> dg.F
     return dg.Failure(
         description=f'flow "{view.name}": {len(failed)} of {asked} slices failed; the others are committed\n{shown}\n'
         f"  Next: correct the data or the flow, then materialize these partitions again, or: "
-        f"tridelta backfill {view.name} --from {first} --to {last}",
+        f"tridelta backfill {view.name} --from {shlex.quote(first)} --to {shlex.quote(last)}",
         metadata={"failed_slices": days, "committed_slices": asked - len(failed)},
     )
 

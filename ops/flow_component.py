@@ -32,9 +32,10 @@ __all__ = ["FlowComponent", "FlowSchedules"]
 class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
     """The assets, checks, jobs and schedules of a flow, as the catalog gives them.
 
-    Jobs are `<flow>_catch_up_job`, `<flow>_checkpoint_compaction_job`, `<flow>_slices_job` where the flow has slices. A flow of
-    the catalog (TRIDELTA_FLOWS counts) can be deployed too: then there are its deployment asset, `<flow>_sensor`, and
-    `<flow>_activate_job`, `..._deactivate_job`, `..._kill_job`, `..._update_job`, `..._rollback_job`, `..._rebalance_job`.
+    Jobs are `<flow>_catch_up_job`, `..._checkpoint_compaction_job`, `..._query_job`, `..._replay_quarantine_job` and
+    `..._skip_batch_job`; where the flow has slices `..._slices_job` and `..._relaunch_slices_job`. A flow of the catalog
+    (TRIDELTA_FLOWS counts) can be deployed too: then there are its deployment asset, `<flow>_sensor`, and `<flow>_deploy_job`,
+    `..._activate_job`, `..._deactivate_job`, `..._kill_job`, `..._update_job`, `..._rollback_job`, `..._rebalance_job`.
     Flows that read the same stream belong in one component, since each source is one asset.
     """
 

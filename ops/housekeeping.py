@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -49,13 +48,15 @@ def tidied(
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in
+    from pipelines.nimbus.settings import registry_url
 
+    url = registry_url(settings)
     # A flow whose module cannot be loaded is compacted by its name.
     known = {spec.name: spec for spec in found()[0]}
-    files = deployed_files(_registry_url(settings)) if compacts or compacts_files else {}
+    files = deployed_files(url) if compacts or compacts_files else {}
     there = flows_in(lake) if compacts or files else []
     named = [name for name in there if compacts or (name in files and name not in known)]
-    with _registry(settings) as registry:
+    with _registry(url) as registry:
         report = run_housekeeping(
             lake,
             registry,
@@ -80,17 +81,12 @@ def _of_file(deployed: DeployedFlow | None, name: str) -> TridentTopology | str:
         return name
 
 
-def _registry_url(settings: FlowSettings) -> str:
-    return os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
-
-
 @contextmanager
-def _registry(settings: FlowSettings) -> Iterator[RegistryWork | None]:
+def _registry(url: str) -> Iterator[RegistryWork | None]:
     """Open the registry and yield its part of a round; None where it was never made: housekeeping makes none."""
     from pipelines.nimbus.errors import NoTablesError
     from pipelines.nimbus.settings import registry_exists
 
-    url = _registry_url(settings)
     if not registry_exists(url):
         yield None
         return

@@ -6,6 +6,7 @@ the reading; it is imported by the first value, for the command line starts with
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -206,6 +207,11 @@ def required_master(what: str, given: str) -> str:
         known = "local, local[4], local[*], yarn, spark://HOST:PORT, k8s://..."
         raise DefinitionError(f"{what} must be a master of Spark, not {shown(given)}", hint=f"write one of {known}")
     return given
+
+
+def own_master() -> str:
+    """Return where Spark runs unless a flow or a caller says otherwise: TRIDELTA_SPARK_MASTER, else all cores of this host."""
+    return os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]"
 
 
 def switch(text: str) -> bool:

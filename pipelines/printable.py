@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# C0 and C1 without tab and line break, what sets the direction of text, other line breaks, halves of surrogate pairs.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 without tab and line break, what sets the direction of text, other line breaks, halves of surrogate pairs,
+# and two codes that are no characters, which XML may not have.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def printable(text: str) -> str:

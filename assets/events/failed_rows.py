@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def of_gate(
 def quarantine_links(view: FlowView, gate_check: GateCheck) -> dict[str, Any]:
     """Return the way to all rows that a gate's check has rejected, and back."""
     stages = (
-        f"--gate {gate_check.gate} --reason {gate_check.check.name}"
+        f"--gate {shlex.quote(gate_check.gate)} --reason {shlex.quote(gate_check.check.name)}"
         if gate_check.check.action == "drop"
         else "--reason poison"
     )

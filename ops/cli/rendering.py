@@ -55,7 +55,12 @@ def bars(quiet: bool = False) -> Progress:
         BarColumn(bar_width=16),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TimeElapsedColumn(table_column=Column(no_wrap=True)),
-        TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        TextColumn(
+            "{task.fields[last]}",
+            style="dim",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
         console=Screen(stderr=True),
         disable=quiet,
         expand=True,

@@ -175,7 +175,7 @@ class Runtime:
             stream: the batch group, where the topology has several.
 
         Raises:
-            ReadPointError: if that txid is not a poison batch.
+            NoPoisonBatchError: if that txid is not a poison batch.
         """
         from pipelines.execution.batch.poison import skip
 

@@ -11,6 +11,7 @@ from pipelines.graph.bolts import Layout, layout
 from pipelines.graph.fields import distinct
 from pipelines.graph.lineage import HasGraph
 from pipelines.graph.nodes import STATIC_STATE
+from pipelines.printable import printable
 
 # Boxes have a ground of their own and dark text, edges a grey between: readable on a light page and on a dark one.
 _STYLE = (
@@ -72,7 +73,7 @@ def to_svg(topology: HasGraph) -> str:
 
 
 def _short(text: str, longest: int = _LONGEST) -> str:
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.bounds import own_master
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.nimbus.deployed import check_deployed, queries_of
@@ -217,7 +217,7 @@ def _cores(flow: DeployedFlow) -> int:
     from pipelines.spark.session import cores, is_local
     from pipelines.windows import BUCKETS
 
-    master = str(flow.settings.get("master") or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]")
+    master = str(flow.settings.get("master") or own_master())
     return cores(master) if is_local(master) else BUCKETS
 
 

@@ -114,10 +114,10 @@ class NimbusSettings:
         return self.home / "supervisors" / supervisor
 
 
-def registry_url() -> str:
-    """Return TRIDELTA_REGISTRY, else a SQLite file in the home."""
+def registry_url(settings: FlowSettings | None = None) -> str:
+    """Return TRIDELTA_REGISTRY, else a SQLite file in the home: that of the settings, or of the environment."""
     chosen = os.environ.get("TRIDELTA_REGISTRY")
-    return chosen or f"sqlite:///{FlowSettings.from_environment().home / 'nimbus' / 'registry.db'}"
+    return chosen or f"sqlite:///{(settings or FlowSettings.from_environment()).home / 'nimbus' / 'registry.db'}"
 
 
 def registry_exists(url: str) -> bool:

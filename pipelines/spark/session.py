@@ -19,7 +19,7 @@ import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from pipelines.bounds import required_master
+from pipelines.bounds import own_master, required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
 from pipelines.printable import printable
@@ -72,7 +72,7 @@ def spark_session(
         if running is not None and running._jsc.sc() is not None and not running._jsc.sc().isStopped():
             _refuse_other(running, master, conf or {})
             return running
-        chosen = master or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]"
+        chosen = master or own_master()
         return _start(app, required_master("master" if master else "TRIDELTA_SPARK_MASTER", chosen), dict(conf or {}))
 
 

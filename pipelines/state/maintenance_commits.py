@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -29,6 +30,27 @@ ROW_GROUP_ROWS = 65_536
 # Spark names its files without the slice: delta-rs removes a file under the percent-encoded name, which is not the one that
 # Spark wrote where a slice has other characters than ASCII, and its rows would stay.
 PLAIN_NAMES = {"delta.randomizeFilePrefixes": "true"}
+
+# What Spark takes from a log and works out as it writes: in a column's metadata, and in the table's configuration.
+_SQL_OF_COLUMNS = re.compile(
+    r'"(delta\.(?:generationExpression|invariants|identity\.\w+)|GENERATION_EXPRESSION|CURRENT_DEFAULT|EXISTS_DEFAULT)":',
+    re.I,
+)
+_SQL_OF_TABLES = "delta.constraints."
+
+
+def check_no_sql(table: DeltaTable, state: str) -> None:
+    """Refuse a table whose log has SQL in it: the engine writes none, and Spark's functions reach the JVM.
+
+    Raises:
+        StateSchemaError
+    """
+    found = [name for name in table.metadata().configuration if name.lower().startswith(_SQL_OF_TABLES)]
+    found += _SQL_OF_COLUMNS.findall(table.schema().to_json())
+    if found:
+        raise StateSchemaError(
+            state, f"its log has {found[0]}, which Spark would work out as it writes; the engine has none"
+        )
 
 
 def clustered_by(table: DeltaTable) -> tuple[str, ...]:
@@ -102,6 +124,7 @@ class TableKeeper:
             table: the version that the frame reads.
             same_rows: whether rows only move between files, so that a stream of the table reads nothing again.
         """
+        check_no_sql(self.table.opened(), self.table.name)
         record = record.model_copy(update={"commit": uuid4().hex})
         ((app_id, number),) = of_rewrite(table).items()
         (

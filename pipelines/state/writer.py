@@ -26,7 +26,7 @@ from pipelines.state.commits import HOOKS, properties
 from pipelines.state.far_times import dates_named
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
-from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
+from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper, check_no_sql
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.open_table import OpenTable
 from pipelines.state.record import BATCH, FORGOTTEN, RESET, BatchRecord, generation
@@ -86,7 +86,7 @@ class StateWriter(TableKeeper):
             columns: the user's columns as Spark types.
 
         Raises:
-            StateSchemaError: if the table that is there does not fit the flow's schema.
+            StateSchemaError: if the table that is there does not fit the flow's schema, or its log has SQL in it.
             DefinitionError: if a key of a map state is an array, a map or a struct.
         """
         if self.declared.layout == MAP:
@@ -96,6 +96,7 @@ class StateWriter(TableKeeper):
             added = self.table.declared.evolution(self.declared)
             if isinstance(added, str):
                 raise StateSchemaError(self.table.name, added)
+            check_no_sql(self._open.now(), self.table.name)
             if added or (self.declared.slice_by and self.declared.slice_by != self.table.declared.slice_by):
                 self._add_columns(wanted)
             self.name_files_plainly(DeltaTable(str(self.table.path)))
@@ -456,9 +457,13 @@ class StateWriter(TableKeeper):
     def _judge(
         self, record: BatchRecord, app_id: str | None, *, replaces: bool = False, seen: int | None = None
     ) -> _Judge:
-        if app_id is None:
-            return lambda table: of_rewrite(table, record)
-        return Turn(self.table, record, app_id, self.declared.kind, replaces, seen).judge
+        turn = None if app_id is None else Turn(self.table, record, app_id, self.declared.kind, replaces, seen)
+
+        def judge(table: DeltaTable) -> Transactions:
+            check_no_sql(table, self.table.name)
+            return turn.judge(table) if turn else of_rewrite(table, record)
+
+        return judge
 
     def _commit(self, commit: Callable[[DeltaTable, Transactions], object], judge: _Judge, tries: int = 1) -> int:
         """Commit by delta-rs: what is judged is the table that commits. Returns the version.

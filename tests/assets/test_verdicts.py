@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from typing import Any
 
 import dagster as dg
 import pytest
 
+from assets.events.failed_rows import quarantine_links
 from assets.events.verdicts import GateVerdict, check_specs
+from assets.factory import failure
 from assets.view import FlowView
 from pipelines import Lake
+from pipelines.execution.report import SliceReport
 
 WRONG: dict[str, Any] = {"success": False, "rows": 20, "unexpected": 8, "observed": None}
 
@@ -51,6 +56,17 @@ def test_ten_rows_of_a_run_each_with_its_slice(view: FlowView, lake: Lake) -> No
     assert rows[3]["reason"] == "n is -3; expected values to be between (min_value=1)"
     # A warning keeps its rows: there is nothing to replay.
     assert "quarantine" not in told.metadata
+
+
+def test_the_way_back_is_one_command_of_a_shell(view: FlowView) -> None:
+    (one,) = [check for check in view.gate_checks if check.check.name == "line_is_there"]
+    name = "a$(touch p)(x)"
+    hostile = dataclasses.replace(one, check=dataclasses.replace(one.check, name=name))
+    words = shlex.split(quarantine_links(view, hostile)["replay"])
+    assert words == ["tridelta", "replay-quarantine", view.name, "--gate", "plausible", "--reason", name]
+    one_slice, other = (SliceReport("trips", name, 0, 0, (), 0, error="x") for name in ("$(touch p)", "a b"))
+    said = failure(view, (one_slice, other), 2).description or ""
+    assert shlex.split(said.rpartition("or: ")[2])[2:] == [view.name, "--from", "$(touch p)", "--to", "a b"]
 
 
 def test_a_slice_says_what_it_has_seen(view: FlowView, lake: Lake) -> None:

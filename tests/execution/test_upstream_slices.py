@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from pipelines import Lake, Runtime
 from pipelines.catalog import FlowSettings
 from pipelines.errors import SourceError
 from pipelines.execution.report import SliceReport
+from pipelines.execution.runners.bounded_inputs import UpstreamSliceError
 from pipelines.maintenance import compact
 from pipelines.sources import DeltaTableSource
 from pipelines.state.record import BatchRecord, CommitRecord
@@ -56,6 +58,12 @@ def test_a_slice_that_is_not_there_is_refused_alone(spark: SparkSession, tmp_pat
     with pytest.raises(SourceError, match="partial values of the keys"):
         DeltaTableSource(lake.state_path("ride_lines"), "line string").check("lines", spark)
     assert made_slices(lake.table(tmp_path / "nothing", "nothing")) == frozenset()
+
+
+def test_the_next_step_is_one_command_of_a_shell() -> None:
+    hint = UpstreamSliceError("days", "a $(x)", "kept", "rides", "it is not there").hint
+    command = hint.removeprefix("make it there first: ").removesuffix("; then this one again")
+    assert shlex.split(command) == ["tridelta", "backfill", "rides", "--from", "a $(x)", "--to", "a $(x)"]
 
 
 def _older_slices_are_found(runtime: Runtime, settings: FlowSettings) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog import FlowSettings, flow, flows
+from pipelines.flowmix.compile import as_topology
+from pipelines.flowmix.yaml_form import load_flow
+from pipelines.graph.picture import to_svg
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -60,3 +63,12 @@ def test_a_state_that_its_own_bolt_queries_is_an_edge_back() -> None:
     # No script, no picture, no font and no link.
     assert set(re.findall(r"<(\w+)", svg)) == {"svg", "style", "path", "rect", "text"}
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_control_characters_of_a_filter_are_written_out(tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text(
+        "flow: odd\nstreams:\n- name: s\n  source: {json_files: {path: in, schema: 'x string'}}\n  operations:\n"
+        "  - filter: \"x = '\\x1b\\x01\\uffff'\"\n  - persist: k\n"
+    )
+    assert "filter x = '\\x1b\\x01\\uffff'" in texts(ET.fromstring(to_svg(as_topology(load_flow(file)))))

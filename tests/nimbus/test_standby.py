@@ -14,7 +14,7 @@ import pytest
 
 from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
 from pipelines.nimbus.processes.standby import fits, schemes_of
-from pipelines.nimbus.processes.supervisor import SupervisorProcess
+from pipelines.nimbus.processes.supervisor import SupervisorProcess, keeps_standby
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
@@ -86,6 +86,12 @@ def host(tmp_path: Path, settings: NimbusSettings, monkeypatch: pytest.MonkeyPat
         if any(_WORKER in part for part in process.info["cmdline"] or ()) and str(tmp_path) in str(process.environ()):
             process.kill()
     store.close()
+
+
+def test_a_master_that_is_set_but_empty_is_none(host: HostWithStandby, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_SPARK_MASTER", "")
+    assert keeps_standby(host.settings)
+    assert fits([host.submit(partitions=1)])
 
 
 def test_it_takes_the_slot_of_a_worker_that_dies_and_another_one_comes(host: HostWithStandby) -> None:

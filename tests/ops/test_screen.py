@@ -39,6 +39,16 @@ def test_rows_of_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.getvalue() == printable(out.getvalue())
 
 
+@pytest.mark.parametrize("last", ["[/x], 3 rows", "[link=http://evil.example]2013-01-01[/link], 3 rows"])
+def test_what_a_bar_says_last_is_no_markup(monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(rendering, "Screen", lambda **_: Screen(file=out, force_terminal=True, width=200))
+    with rendering.bar("f: slices", 1) as advance:
+        advance(last)
+    assert last in out.getvalue()
+    assert "\x1b]8;" not in out.getvalue()
+
+
 def test_lines_of_logs() -> None:
     line = {"timestamp": "2026-11-21T23:02:20", "event": HOSTILE, "exception": f"first\n{HOSTILE}", "x": HOSTILE}
     assert deployed_logs.text(line) == printable(deployed_logs.text(line))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from ops.web import ui
 from pipelines.catalog import FlowSettings
+from pipelines.catalog.flow import PROJECT
 
 
 def test_home_has_our_dagster_yaml(tmp_path: Path) -> None:
@@ -43,6 +47,19 @@ def test_a_taken_port_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"port {port} of 127.0.0.1 is taken" in said
         assert f"make ui PORT={port + 1}" in said
     ui.check_port(port)
+
+
+def test_make_passes_the_port_that_it_is_told() -> None:
+    def command(*words: str) -> str:
+        # Hosting services set PORT for another purpose.
+        asked = ["make", "--dry-run", "ui", *words]
+        done = subprocess.run(
+            asked, cwd=PROJECT, env=os.environ | {"PORT": "1"}, capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()[-1]
+
+    assert shlex.split(command())[-2:] == ["-m", "ops.web.ui"]
+    assert shlex.split(command("PORT=3100"))[-2:] == ["--port", "3100"]
 
 
 def test_command_and_environment(tmp_path: Path) -> None:

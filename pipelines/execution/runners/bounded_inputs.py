@@ -5,6 +5,7 @@ Each bounded run has a folder for its channels, with a lock that shows that the 
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 import uuid
@@ -42,9 +43,10 @@ class UpstreamSliceError(TrideltaError):
 
     def __init__(self, flow: str, slice_: str, table: str, upstream: str, seen: str) -> None:
         self.flow, self.slice, self.table, self.upstream, self.seen = flow, slice_, table, upstream, seen
+        quoted = shlex.quote(slice_)
         super().__init__(
             f'flow "{flow}": slice {slice_} was not computed: it reads "{table}" of the flow "{upstream}", and {seen}',
-            hint=f"make it there first: tridelta backfill {upstream} --from {slice_} --to {slice_}; then this one again",
+            hint=f"make it there first: tridelta backfill {upstream} --from {quoted} --to {quoted}; then this one again",
         )
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines import logs
+from pipelines.bounds import own_master
 from pipelines.nimbus import deployed
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
@@ -38,14 +39,13 @@ if TYPE_CHECKING:
 
 logger = logs.logger(__name__)
 
-MASTER = "TRIDELTA_SPARK_MASTER"
 # What has just been started has the processors for itself: so long after the last start of a worker none is started here.
 _CALM_SECONDS = 10.0
 
 
 def fits(flows: Iterable[DeployedFlow]) -> bool:
     """Return whether flows run in a Spark application of the host's common settings."""
-    own = os.environ.get(MASTER, "local[*]")
+    own = own_master()
     for flow in flows:
         if flow.settings.get("master") or flow.settings.get("spark"):
             return False

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines import logs
-from pipelines.bounds import shown
+from pipelines.bounds import own_master, shown
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError, SettingError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
-from pipelines.nimbus.processes.standby import MASTER, Standby
+from pipelines.nimbus.processes.standby import Standby
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.registry import Registry
@@ -458,7 +458,7 @@ def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]
 
 def keeps_standby(settings: NimbusSettings) -> bool:
     """Return whether a supervisor has a standby: one of a cluster would hold its cores."""
-    return settings.standby and os.environ.get(MASTER, "local").startswith("local")
+    return settings.standby and own_master().startswith("local")
 
 
 def _detached(

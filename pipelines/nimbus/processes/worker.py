@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipelines import logs
+from pipelines.bounds import own_master
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.execution.runners.admission import Admission
@@ -38,7 +39,7 @@ from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
-from pipelines.nimbus.processes.standby import MASTER, Order, wait_for_order, warm_up
+from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
@@ -463,7 +464,7 @@ def spark_of(
     else:
         own_settings = here
     chosen = [flow.settings["master"] for flow in own_settings if flow.settings.get("master")]
-    master = chosen[0] if chosen else os.environ.get(MASTER, "local[*]")
+    master = chosen[0] if chosen else own_master()
     most = max(wanted, default=0)
     if is_local(master) and most > cores(master):
         master = f"local[{most}]"
