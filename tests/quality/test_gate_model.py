@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from pipelines.errors import BadNameError, FieldError, FunctionError, GateError
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.quality import Check, CheckResult, Gate, GateResult, drop, fail, warn
-from pipelines.quality.conditions import _value, condition_fields, parse_condition
+from pipelines.quality.conditions import _value, condition_fields, condition_sql, parse_condition
 
 
 def test_the_prefix_may_be_left_out_and_the_name_is_made_up() -> None:
@@ -63,6 +63,19 @@ def test_an_unknown_type_names_the_nearest() -> None:
         ({"column": "x", "row_condition": {"conditions": 5}}, "cannot read"),
         ({"column": "x", "row_condition": {"type": "and", "conditions": []}}, "cannot read"),
         ({"column": "x", "row_condition": {"type": "nullity", "column": 5}}, "cannot read"),
+        ({"column": "x", "row_condition": {"type": ["and"], "conditions": []}}, "cannot read"),
+        ({"column": "x", "row_condition": {}}, "cannot read"),
+        (
+            {
+                "column": "x",
+                "row_condition": {
+                    "type": "pass_through",
+                    "pass_through_filter": "java_method('java.lang.Runtime', 'getRuntime') is not null",
+                    "conditions": [{"type": "nullity", "column": {"name": "x"}, "is_null": False}],
+                },
+            },
+            "cannot read",
+        ),
         ({"column": 5}, "column must be a text, not 5"),
         ({"column": "x", "row_condition": "java_method('java.lang.System', 'exit', 1) = 1"}, "not allowed"),
     ],
@@ -180,6 +193,38 @@ def test_condition_fields_of_every_form() -> None:
     assert condition_fields(both) == ("a", "b")
     assert condition_fields("x > 1 and upper(y) = 'Z'") == ("x", "y")
     assert condition_fields(None) == ()
+
+
+def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> None:
+    given = {
+        "type": "or",
+        "conditions": [
+            'col("st.a b") == "${env:HOME} it\'s \\"',
+            {"type": "comparison", "column": {"name": "`a.b`"}, "operator": "NOT_IN", "parameter": [1, -2.5, "x"]},
+            {"type": "and", "conditions": ['col("y").notnull()', "x > 0 or x < -1"]},
+            {"type": "nullity", "column": {"name": "`n` or `m"}, "is_null": True},
+        ],
+    }
+    assert condition_sql(given) == (
+        "(`st`.`a b` == '$' '{env:HOME} it''s ' R'\\' OR `a.b` NOT IN (1, -2.5, 'x')"
+        " OR (`y` IS NOT NULL AND (`x` > 0 OR `x` < -1)) OR ```n`` or ``m` IS NULL)"
+    )
+    # To Spark the comment ends after `/*+ */`, and the call is one.
+    assert condition_sql("y > 0 /* /*+ */ and java_method('java.lang.System', 'getenv', 'X') -- */") == "(`y` > 0)"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'col("${env:HOME}") > 1',
+        {"type": "comparison", "column": {"name": "x"}, "operator": "or true or", "parameter": 1},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": float("nan")},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": datetime.date(2024, 1, 1)},
+    ],
+)
+def test_what_cannot_be_written_as_sql_is_refused(condition: Any) -> None:
+    with pytest.raises(FunctionError):
+        condition_sql(condition)
 
 
 @pytest.mark.parametrize(
