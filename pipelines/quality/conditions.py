@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
+from pipelines.ddl import MOST_TEXT
 from pipelines.errors import FieldError, FunctionError
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.expressions import fields_of_sql, spark_sql
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipelines.quality.literals import Frame
 
-_SIMPLE = re.compile(r"""^\s*col\(\s*["'](?P<column>[^"']+)["']\s*\)\s*(?P<rest>.*?)\s*$""", re.DOTALL)
+_SIMPLE = re.compile(r"""^\s*col\(\s*["'](?P<column>[^"']+)["']\s*\)(?P<rest>.*)$""", re.DOTALL)
 _COMPARISON = re.compile(
     r"""^(?P<op>==|!=|<=|>=|<|>)\s*(?:(?P<number>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"""
     r"""|"(?P<double>[^"]*)"|'(?P<single>[^']*)'|date\(\s*["'](?P<date>[^"']*)["']\s*\))$"""
@@ -31,7 +32,7 @@ _COMPARISON = re.compile(
 _READ_BY_SPARK = {
     "integer": re.compile(r"\s*[+-]?\d+\s*", re.ASCII),
     "number": re.compile(
-        r"\s*(?:[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)\s*", re.ASCII | re.IGNORECASE
+        r"\s*(?:[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)\s*", re.ASCII | re.IGNORECASE
     ),
     "time": re.compile(
         r"\s*[+-]?\d{4,7}(?:-(?:0?[1-9]|1[0-2])(?:-(?:0?[1-9]|[12]\d|3[01])(?:[ T].*)?)?)?\s*", re.ASCII
@@ -72,16 +73,18 @@ def parse_condition(condition: Any) -> dict[str, Any] | None:
         return dict(condition.dict())
     if not isinstance(condition, str):
         raise FunctionError("row_condition", f"{condition!r} is neither text nor a great-expectations Condition")
+    if len(condition) > MOST_TEXT:
+        raise FunctionError("row_condition", f"has {len(condition):,} characters; {MOST_TEXT:,} are the most")
     simple = _SIMPLE.match(condition)
     return _parse_simple(simple) if simple else {"type": "pass_through", "pass_through_filter": condition}
 
 
 def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
     """Return the text form `col("x") == 1`, as great-expectations' grammar defines it."""
-    column = {"name": match["column"]}
-    if _NOT_NULL.match(match["rest"]):
+    column, rest = {"name": match["column"]}, match["rest"].strip()
+    if _NOT_NULL.match(rest):
         return {"type": "nullity", "column": column, "is_null": False}
-    parsed = _COMPARISON.match(match["rest"])
+    parsed = _COMPARISON.match(rest)
     if parsed is None:
         raise FunctionError(
             "row_condition",

@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -193,6 +194,17 @@ def test_condition_fields_of_every_form() -> None:
     assert condition_fields(both) == ("a", "b")
     assert condition_fields("x > 1 and upper(y) = 'Z'") == ("x", "y")
     assert condition_fields(None) == ()
+
+
+def test_a_long_condition_costs_no_time() -> None:
+    begun = time.process_time()
+    with pytest.raises(FunctionError, match="cannot read"):
+        parse_condition('col("x") b' + " " * 19_900 + "y")
+    with pytest.raises(FunctionError, match="20,000 are the most"):
+        parse_condition('col("x") == "' + " " * 20_000 + '"')
+    with pytest.raises(FunctionError, match="compare"):
+        _value("1" * 20_000 + "x", T.DoubleType(), "x")
+    assert time.process_time() - begun < 1
 
 
 def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> None:
