@@ -86,6 +86,38 @@ def test_wrong_arguments_are_refused_at_definition(arguments: dict[str, object],
         warn("column_values_to_be_between", **arguments)
 
 
+_HERE = {"$ref": "#/$defs/a"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "refused"),
+    [
+        ({"$id": "http://host/a", "examples": [{"id": "http://host/b"}], "$defs": {"a": {}}, **_HERE}, None),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "examples": [{"id": "b"}], **_HERE}, None),
+        ({"properties": {"$ref": {"type": "string"}, "$id": {}}, "items": [{"$dynamicRef": "#a"}]}, None),
+        ({"properties": {"a": {"$id": "http://host/a", "const": 1}}}, None),
+        ({"$ref": "http://host/a"}, "leads out of json_schema"),
+        ({"$ref": "file:///etc/a"}, "leads out of json_schema"),
+        ({"allOf": ({"not": {"$dynamicRef": "a"}},)}, "leads out of json_schema"),
+        ({"const": [{"$recursiveRef": " #"}]}, "leads out of json_schema"),
+        ({"$PARAMETER": "a", "$PARAMETER.a": {"$ref": "http://host/a"}}, "leads out of json_schema"),
+        # To a part that only a pointer finds, `$id` gives another base, and `#` is then all of what lies there.
+        ({"$ref": "#/x/a", "x": {"a": {"not": {"$id": "http://host/a", "$ref": "#"}}}}, "other than that of the whole"),
+        (
+            {"$schema": "http://json-schema.org/dra\nft-04/schema#", "x": {"id": "http://host/", "not": _HERE}},
+            "other than that of the whole",
+        ),
+    ],
+)
+def test_a_json_schema_refers_to_itself_alone(schema: dict[str, Any], refused: str | None) -> None:
+    """A reference to elsewhere jsonschema fetches, in the worker, and waits for it without end."""
+    if refused is None:
+        warn("column_values_to_match_json_schema", column="x", json_schema=schema)
+        return
+    with pytest.raises(FunctionError, match=refused):
+        warn("column_values_to_match_json_schema", column="x", json_schema=schema)
+
+
 def test_drop_is_for_rows_only() -> None:
     with pytest.raises(FunctionError, match="no rows to drop"):
         drop("table_row_count_to_equal", value=3)
