@@ -129,7 +129,7 @@ def _to_expectation(check: Check) -> Any:
         if isinstance(kwargs.get(key), (set, tuple)):
             kwargs[key] = list(kwargs[key])
     try:
-        made = get_expectation_impl(check.expectation)(**kwargs)
+        made: Any = get_expectation_impl(check.expectation)(**kwargs)
         if condition is None:
             return made
         # What it has read, in SQL of ours: its own way from a condition to Spark's text is open to `${...}` and comments.
