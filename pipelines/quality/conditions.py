@@ -5,6 +5,7 @@ The forms: `col("x") == "a"` text, a Condition object or its dict, and Spark SQL
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
+from pipelines.ddl import MOST_TEXT
 from pipelines.errors import FieldError, FunctionError
+from pipelines.graph.dialects import SPARK
 from pipelines.graph.expressions import fields_of_sql, spark_sql
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipelines.quality.literals import Frame
 
-_SIMPLE = re.compile(r"""^\s*col\(\s*["'](?P<column>[^"']+)["']\s*\)\s*(?P<rest>.*?)\s*$""", re.DOTALL)
+_SIMPLE = re.compile(r"""^\s*col\(\s*["'](?P<column>[^"']+)["']\s*\)(?P<rest>.*)$""", re.DOTALL)
 _COMPARISON = re.compile(
     r"""^(?P<op>==|!=|<=|>=|<|>)\s*(?:(?P<number>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"""
     r"""|"(?P<double>[^"]*)"|'(?P<single>[^']*)'|date\(\s*["'](?P<date>[^"']*)["']\s*\))$"""
@@ -29,7 +32,7 @@ _COMPARISON = re.compile(
 _READ_BY_SPARK = {
     "integer": re.compile(r"\s*[+-]?\d+\s*", re.ASCII),
     "number": re.compile(
-        r"\s*(?:[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)\s*", re.ASCII | re.IGNORECASE
+        r"\s*(?:[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)\s*", re.ASCII | re.IGNORECASE
     ),
     "time": re.compile(
         r"\s*[+-]?\d{4,7}(?:-(?:0?[1-9]|1[0-2])(?:-(?:0?[1-9]|[12]\d|3[01])(?:[ T].*)?)?)?\s*", re.ASCII
@@ -46,6 +49,14 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_KEYS = {
+    "comparison": {"type", "column", "operator", "parameter"},
+    "nullity": {"type", "column", "is_null"},
+    "and": {"type", "conditions"},
+    "or": {"type", "conditions"},
+    "pass_through": {"type", "pass_through_filter"},
+}
+_PARTS_OF_PATH = re.compile(r"`(?:[^`]|``)*`|[^.`][^.]*")
 
 
 def parse_condition(condition: Any) -> dict[str, Any] | None:
@@ -62,16 +73,18 @@ def parse_condition(condition: Any) -> dict[str, Any] | None:
         return dict(condition.dict())
     if not isinstance(condition, str):
         raise FunctionError("row_condition", f"{condition!r} is neither text nor a great-expectations Condition")
+    if len(condition) > MOST_TEXT:
+        raise FunctionError("row_condition", f"has {len(condition):,} characters; {MOST_TEXT:,} are the most")
     simple = _SIMPLE.match(condition)
     return _parse_simple(simple) if simple else {"type": "pass_through", "pass_through_filter": condition}
 
 
 def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
     """Return the text form `col("x") == 1`, as great-expectations' grammar defines it."""
-    column = {"name": match["column"]}
-    if _NOT_NULL.match(match["rest"]):
+    column, rest = {"name": match["column"]}, match["rest"].strip()
+    if _NOT_NULL.match(rest):
         return {"type": "nullity", "column": column, "is_null": False}
-    parsed = _COMPARISON.match(match["rest"])
+    parsed = _COMPARISON.match(rest)
     if parsed is None:
         raise FunctionError(
             "row_condition",
@@ -93,13 +106,23 @@ def condition_fields(condition: Any) -> tuple[str, ...]:
     """
 
     def walk(node: Mapping[str, Any]) -> list[str]:
-        if "conditions" in node:
+        kind = _kind(node)
+        if kind in ("and", "or"):
             return [name for child in _children(node) for name in walk(child)]
-        if node.get("type") == "pass_through":
+        if kind == "pass_through":
             return list(fields_of_sql("row_condition", str(node.get("pass_through_filter"))))
-        return [] if node.get("column") is None else [_name(node)]
+        return [_name(node)]
 
-    return tuple(walk(parse_condition(condition) or {}))
+    parsed = parse_condition(condition)
+    return () if parsed is None else tuple(walk(parsed))
+
+
+def _kind(node: Mapping[str, Any]) -> str:
+    """Return the type of a condition, which has no part that its type does not have: such a part would go unread."""
+    kind = str(node.get("type"))
+    if kind not in _KEYS or not node.keys() <= _KEYS[kind]:
+        raise FunctionError("row_condition", f"cannot read {dict(node)!r}")
+    return kind
 
 
 def _children(node: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -138,7 +161,7 @@ def condition_column(condition: Any, frame: Frame) -> Column | None:
 
 
 def _column(node: Mapping[str, Any], frame: Frame) -> Column:
-    kind = node.get("type")
+    kind = _kind(node)
     if kind == "pass_through":
         text = str(node["pass_through_filter"])
         return F.expr(spark_sql("row_condition", text))
@@ -148,18 +171,24 @@ def _column(node: Mapping[str, Any], frame: Frame) -> Column:
         for child in children[1:]:
             combined = combined & child if kind == "and" else combined | child
         return combined
-    if kind not in ("comparison", "nullity"):
-        raise FunctionError("row_condition", f"cannot read {dict(node)!r}")
     name = _name(node)
     column = frame.column(name)
     if kind == "nullity":
         return column.isNull() if node.get("is_null") else column.isNotNull()
-    symbol, parameter = node.get("operator"), node.get("parameter")
     type_of: DataType | None = None
     # Spark finds more: the key of a map, a field of a struct in other capitals. What is missing, it says.
     with suppress(FieldError):
         type_of = frame.type_of(name)
-    return _compare(column, str(getattr(symbol, "value", symbol)), parameter, type_of, name)
+    return _compare(column, _symbol(node), node.get("parameter"), type_of, name)
+
+
+def _symbol(node: Mapping[str, Any]) -> str:
+    """Return the operator of a comparison."""
+    symbol = node.get("operator")
+    symbol = str(getattr(symbol, "value", symbol))
+    if symbol not in _OPERATORS and symbol not in ("IN", "NOT_IN"):
+        raise FunctionError("row_condition", f"unknown operator {symbol!r}")
+    return symbol
 
 
 def _compare(column: Column, symbol: str, parameter: Any, kind: DataType | None, name: str) -> Column:
@@ -169,8 +198,6 @@ def _compare(column: Column, symbol: str, parameter: Any, kind: DataType | None,
             raise FunctionError("row_condition", f"{parameter!r} is not a list of values")
         within = column.isin([_value(one, kind, name) for one in parameter])
         return within if symbol == "IN" else ~within
-    if symbol not in _OPERATORS:
-        raise FunctionError("row_condition", f"unknown operator {symbol!r}")
     compared: Column = _OPERATORS[symbol](column, F.lit(_value(parameter, kind, name)))
     return compared
 
@@ -195,3 +222,44 @@ def _value(value: Any, kind: DataType | None, name: str) -> Any:
     if family(kind) == "string" and value_family(value) in ("time", "boolean"):
         return value
     return literal(value, kind, name, "row_condition")
+
+
+def condition_sql(condition: Any) -> str:
+    """Return a condition as Spark SQL, for great-expectations, which gives Spark any text as it stands.
+
+    All of it is written here: Spark replaces `${...}` in a text, and finds other ends of comments than the check of a text does.
+
+    Raises:
+        FunctionError: it cannot be read, SQL text is refused, or a name or a value cannot be written.
+    """
+    said = _sql(parse_condition(condition) or {})
+    if "${" in said:
+        raise FunctionError("row_condition", f"holds a name with ${{, which Spark would replace: {said[:60]!r}")
+    return said
+
+
+def _sql(node: Mapping[str, Any]) -> str:
+    kind = _kind(node)
+    if kind == "pass_through":
+        return f"({spark_sql('row_condition', str(node.get('pass_through_filter')))})"
+    if kind in ("and", "or"):
+        return f"({f' {kind.upper()} '.join(_sql(child) for child in _children(node))})"
+    name = _name(node)
+    # As great-expectations reads it: a path, whose parts may stand in backticks.
+    parts = _PARTS_OF_PATH.findall(name)
+    whole = ".".join(parts) != name
+    column = SPARK.name(name) if whole else ".".join(one if one[0] == "`" else SPARK.name(one) for one in parts)
+    if kind == "nullity":
+        return f"{column} IS NULL" if node.get("is_null") else f"{column} IS NOT NULL"
+    symbol, parameter = _symbol(node), node.get("parameter")
+    if symbol in ("IN", "NOT_IN"):
+        return f"{column} {symbol.replace('_', ' ')} ({', '.join(_value_sql(one) for one in parameter or ())})"
+    return f"{column} {symbol} {_value_sql(parameter)}"
+
+
+def _value_sql(value: Any) -> str:
+    if isinstance(value, str):
+        return SPARK.text(value)
+    if isinstance(value, int | float) and math.isfinite(value):
+        return str(value)
+    raise FunctionError("row_condition", f"{value!r} is no text, number or truth value")

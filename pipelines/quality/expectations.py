@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipelines.quality.conditions import parse_condition
+from pipelines.quality.conditions import condition_sql, parse_condition
 from pipelines.quality.gate import Check
 from pipelines.quality.results import CheckResult, to_json_value
 
@@ -129,7 +129,12 @@ def _to_expectation(check: Check) -> Any:
         if isinstance(kwargs.get(key), (set, tuple)):
             kwargs[key] = list(kwargs[key])
     try:
-        return get_expectation_impl(check.expectation)(**kwargs)
+        made: Any = get_expectation_impl(check.expectation)(**kwargs)
+        if condition is None:
+            return made
+        # What it has read, in SQL of ours: its own way from a condition to Spark's text is open to `${...}` and comments.
+        ours = {"type": "pass_through", "pass_through_filter": condition_sql(made.row_condition)}
+        return type(made)(**{**kwargs, "row_condition": ours})
     except Exception as error:  # pydantic v1 errors, whose class great-expectations hides behind a shim
         return f"{type(error).__name__}: {error}"
 

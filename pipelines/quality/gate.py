@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Literal, get_args
@@ -23,6 +23,8 @@ ACTIONS: tuple[str, ...] = get_args(Action)
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
+_WITHOUT_ID = re.compile(r"https?://json-schema\.org/draft(-0[67]|/20\d\d-\d\d)/schema#?")
+"""The versions of JSON Schema that give a key `id` no meaning; one that is not named is the last of them."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,39 @@ def _check_arguments(check: Check) -> None:
     if check.kwargs.get("condition_parser") == "pandas":
         raise FunctionError(operation, 'condition_parser="pandas" does not work here', hint='use "spark" (SQL text)')
     condition_fields(check.kwargs.get("row_condition"))  # raises where it cannot be read
+    _check_json_schema(operation, check.kwargs.get("json_schema"))
+
+
+def _check_json_schema(operation: str, schema: Any) -> None:
+    """Refuse a schema that refers to elsewhere: jsonschema fetches what lies there, file or URL, with no time-out."""
+    parts = list(_mappings(schema))
+    texts = [(key, text, part is schema) for part in parts for key, text in part.items() if isinstance(text, str)]
+    refers = [text for key, text, _ in texts if key in ("$ref", "$dynamicRef", "$recursiveRef")]
+    outward = next((text for text in refers if not text.startswith("#")), None)
+    if outward is not None:
+        raise FunctionError(
+            operation,
+            f"{outward!r} leads out of json_schema",
+            hint="write what lies there into $defs, and refer to #/$defs/...",
+        )
+    old = any(key == "$schema" and not _WITHOUT_ID.fullmatch(text) for key, text, _ in texts)
+    bases = ("$id", "id") if old else ("$id",)
+    if refers and any(key in bases and not whole for key, _, whole in texts):
+        raise FunctionError(
+            operation, "a part of json_schema has an address other than that of the whole", hint="leave out its $id"
+        )
+
+
+def _mappings(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """Give all mappings of a value, itself first."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list | tuple | set):
+            waiting += part
 
 
 def _default_name(check: Check) -> str:

@@ -229,3 +229,25 @@ def test_great_expectations_runs_the_rest_and_errors_are_not_failures(df: DataFr
     assert broken.error is not None
     assert broken.unexpected is None
     assert (parsed.unexpected, parsed.error) == (3, None)
+
+
+@pytest.mark.slow
+def test_great_expectations_judges_the_rows_of_a_condition(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [("${env:HOME}", (1,)), ("it's \\", (2,)), ("x", (None,))], "x string, st struct<y: int>"
+    )
+    null, two = (
+        {"type": "nullity", "column": {"name": "st.y"}, "is_null": True},
+        {"type": "comparison", "column": {"name": "st.y"}, "operator": "==", "parameter": 2},
+    )
+    conditions: list[Any] = [
+        'col("x") == "${env:HOME}"',
+        "x like '${env:HOME}%' -- /* here",
+        'col("x") == "it\'s \\"',
+        'col("st.y") >= 1.5',
+        {"type": "or", "conditions": [null, {"type": "and", "conditions": [two, two]}]},
+        {**two, "operator": "NOT_IN", "parameter": [2, 3.5]},
+    ]
+    checks = [warn("column_values_to_be_json_parseable", column="x", row_condition=one) for one in conditions]
+    found = [(check.unexpected, check.error) for check in validate_frame(frame, checks).checks]
+    assert found == [(1, None), (1, None), (1, None), (1, None), (2, None), (1, None)]

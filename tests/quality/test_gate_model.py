@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from pyspark.sql import types as T
 from pipelines.errors import BadNameError, FieldError, FunctionError, GateError
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.quality import Check, CheckResult, Gate, GateResult, drop, fail, warn
-from pipelines.quality.conditions import _value, condition_fields, parse_condition
+from pipelines.quality.conditions import _value, condition_fields, condition_sql, parse_condition
 
 
 def test_the_prefix_may_be_left_out_and_the_name_is_made_up() -> None:
@@ -63,6 +64,19 @@ def test_an_unknown_type_names_the_nearest() -> None:
         ({"column": "x", "row_condition": {"conditions": 5}}, "cannot read"),
         ({"column": "x", "row_condition": {"type": "and", "conditions": []}}, "cannot read"),
         ({"column": "x", "row_condition": {"type": "nullity", "column": 5}}, "cannot read"),
+        ({"column": "x", "row_condition": {"type": ["and"], "conditions": []}}, "cannot read"),
+        ({"column": "x", "row_condition": {}}, "cannot read"),
+        (
+            {
+                "column": "x",
+                "row_condition": {
+                    "type": "pass_through",
+                    "pass_through_filter": "java_method('java.lang.Runtime', 'getRuntime') is not null",
+                    "conditions": [{"type": "nullity", "column": {"name": "x"}, "is_null": False}],
+                },
+            },
+            "cannot read",
+        ),
         ({"column": 5}, "column must be a text, not 5"),
         ({"column": "x", "row_condition": "java_method('java.lang.System', 'exit', 1) = 1"}, "not allowed"),
     ],
@@ -70,6 +84,38 @@ def test_an_unknown_type_names_the_nearest() -> None:
 def test_wrong_arguments_are_refused_at_definition(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(FunctionError, match=text):
         warn("column_values_to_be_between", **arguments)
+
+
+_HERE = {"$ref": "#/$defs/a"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "refused"),
+    [
+        ({"$id": "http://host/a", "examples": [{"id": "http://host/b"}], "$defs": {"a": {}}, **_HERE}, None),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "examples": [{"id": "b"}], **_HERE}, None),
+        ({"properties": {"$ref": {"type": "string"}, "$id": {}}, "items": [{"$dynamicRef": "#a"}]}, None),
+        ({"properties": {"a": {"$id": "http://host/a", "const": 1}}}, None),
+        ({"$ref": "http://host/a"}, "leads out of json_schema"),
+        ({"$ref": "file:///etc/a"}, "leads out of json_schema"),
+        ({"allOf": ({"not": {"$dynamicRef": "a"}},)}, "leads out of json_schema"),
+        ({"const": [{"$recursiveRef": " #"}]}, "leads out of json_schema"),
+        ({"$PARAMETER": "a", "$PARAMETER.a": {"$ref": "http://host/a"}}, "leads out of json_schema"),
+        # To a part that only a pointer finds, `$id` gives another base, and `#` is then all of what lies there.
+        ({"$ref": "#/x/a", "x": {"a": {"not": {"$id": "http://host/a", "$ref": "#"}}}}, "other than that of the whole"),
+        (
+            {"$schema": "http://json-schema.org/dra\nft-04/schema#", "x": {"id": "http://host/", "not": _HERE}},
+            "other than that of the whole",
+        ),
+    ],
+)
+def test_a_json_schema_refers_to_itself_alone(schema: dict[str, Any], refused: str | None) -> None:
+    """A reference to elsewhere jsonschema fetches, in the worker, and waits for it without end."""
+    if refused is None:
+        warn("column_values_to_match_json_schema", column="x", json_schema=schema)
+        return
+    with pytest.raises(FunctionError, match=refused):
+        warn("column_values_to_match_json_schema", column="x", json_schema=schema)
 
 
 def test_drop_is_for_rows_only() -> None:
@@ -180,6 +226,49 @@ def test_condition_fields_of_every_form() -> None:
     assert condition_fields(both) == ("a", "b")
     assert condition_fields("x > 1 and upper(y) = 'Z'") == ("x", "y")
     assert condition_fields(None) == ()
+
+
+def test_a_long_condition_costs_no_time() -> None:
+    begun = time.process_time()
+    with pytest.raises(FunctionError, match="cannot read"):
+        parse_condition('col("x") b' + " " * 19_900 + "y")
+    with pytest.raises(FunctionError, match="20,000 are the most"):
+        parse_condition('col("x") == "' + " " * 20_000 + '"')
+    with pytest.raises(FunctionError, match="compare"):
+        _value("1" * 20_000 + "x", T.DoubleType(), "x")
+    assert time.process_time() - begun < 1
+
+
+def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> None:
+    given = {
+        "type": "or",
+        "conditions": [
+            'col("st.a b") == "${env:HOME} it\'s \\"',
+            {"type": "comparison", "column": {"name": "`a.b`"}, "operator": "NOT_IN", "parameter": [1, -2.5, "x"]},
+            {"type": "and", "conditions": ['col("y").notnull()', "x > 0 or x < -1"]},
+            {"type": "nullity", "column": {"name": "`n` or `m"}, "is_null": True},
+        ],
+    }
+    assert condition_sql(given) == (
+        "(`st`.`a b` == '$' '{env:HOME} it''s ' R'\\' OR `a.b` NOT IN (1, -2.5, 'x')"
+        " OR (`y` IS NOT NULL AND (`x` > 0 OR `x` < -1)) OR ```n`` or ``m` IS NULL)"
+    )
+    # To Spark the comment ends after `/*+ */`, and the call is one.
+    assert condition_sql("y > 0 /* /*+ */ and java_method('java.lang.System', 'getenv', 'X') -- */") == "(`y` > 0)"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'col("${env:HOME}") > 1',
+        {"type": "comparison", "column": {"name": "x"}, "operator": "or true or", "parameter": 1},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": float("nan")},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": datetime.date(2024, 1, 1)},
+    ],
+)
+def test_what_cannot_be_written_as_sql_is_refused(condition: Any) -> None:
+    with pytest.raises(FunctionError):
+        condition_sql(condition)
 
 
 @pytest.mark.parametrize(
