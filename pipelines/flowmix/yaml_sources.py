@@ -14,8 +14,8 @@ from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
 from pipelines.private import SecretError, is_secret, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_LITERAL = re.compile(r"(?i)(password|secret|token)\w*\s*=\s*[\"']?[^\"'\s;]")
-"""A secret of a Kafka login (JAAS), as it stands there."""
+_LITERAL = re.compile(r"(?i)(?<!\w)(?>\w*?(?:password|secret|token))\w*+\s*+=\s*+[\"']?[^\"'\s;]")
+"""A secret of a Kafka login (JAAS), as it stands there. It goes over each word once."""
 _OF_OPERATOR = re.compile(
     r"(?:TRIDELTA|DAGSTER|AWS)_.*|PG(?:HOST|HOSTADDR|PORT|USER|PASSWORD|PASSFILE|DATABASE|SERVICE|SSL.+)"
 )
