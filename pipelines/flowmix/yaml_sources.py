@@ -142,6 +142,7 @@ class SourceForm(OneOf):
             DefinitionError: for a variable that is not set, and what the source itself refuses.
         """
         from pipelines import sources
+        from pipelines.sources.base import StoredSource
 
         kind, form = self.part
         stated = form.model_dump(by_alias=True, exclude_none=True)
@@ -159,7 +160,13 @@ class SourceForm(OneOf):
             _check_references(given.get("options", {}))
         name = _OTHER_CLASSES.get(kind) or kind.title().replace("_", "")
         try:
-            return getattr(sources, name)(**given)
+            source = getattr(sources, name)(**given)
+            source.confined = True
+            if isinstance(source, StoredSource) and source.kept_out([source.path]):
+                raise DefinitionError(
+                    f"{stated['path']} is no folder of a flow's", hint="name a folder of the flow's own files"
+                )
+            return source
         except (TrideltaError, TypeError, ValueError) as error:
             if (said := _unexpanded(str(error), used)) == str(error):
                 raise

@@ -3,10 +3,79 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipelines.errors import FlowFileError, SourceError
+from pipelines.flowmix.yaml_form import load_flow
 from pipelines.flowmix.yaml_sources import _in_variables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NO_SPARK: SparkSession = None  # type: ignore[assignment]
+
+
+def source_of(tmp_path: Path, form: str) -> Any:
+    """Return the source of a flow's file in a folder."""
+    file = tmp_path / "flow.yaml"
+    text = f"flow: f\nstreams:\n  - name: s\n    source: {{{form}}}\n    operations: [output]\n"
+    file.write_text(text)
+    return load_flow(file).streams["s"].source
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    (home / "nimbus/supervisors").mkdir(parents=True)
+    monkeypatch.setenv("TRIDELTA_HOME", str(home))
+    (tmp_path / "keys").symlink_to(home / "nimbus")
+    (tmp_path / "environment").symlink_to("/proc/self")
+    return home
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/proc/self", "/proc", "/sys/kernel", "/dev", "file:///proc/self", "/tmp/../proc/self", "environment", "keys",
+     "home/nimbus", "home/nimbus/supervisors/host", "home/dagster", "home/reports/", "a:b/../../../../../../../../proc"],
+)  # fmt: skip
+def test_a_source_reads_nothing_of_the_system_or_the_deployment(tmp_path: Path, home: Path, path: str) -> None:
+    for kind, fields in (
+        ("json_files", ", schema: x string"),
+        ("text_files", ""),
+        ("delta_table", ", schema: x string"),
+    ):
+        with pytest.raises(FlowFileError, match=r"line 3.* is no folder of a flow's"):
+            source_of(tmp_path, f"{kind}: {{path: '{path}'{fields}}}")
+
+
+def test_a_source_reads_what_lies_beside_that(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("home/data", "home/lake/t", "home", "/dev/shm/x", "/procs", "s3://bucket/proc", "home/nimbus2"):
+        source_of(tmp_path, f"json_files: {{path: '{path}', schema: x string}}")
+    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / "other"))
+    with pytest.raises(FlowFileError, match="is no folder of a flow's"):
+        source_of(tmp_path, "json_files: {path: other/supervisors, schema: x string}")
+
+
+def test_a_folder_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path) -> None:
+    """Neither at the start nor in a batch; nor is a file further down in a folder that a flow may read."""
+    (tmp_path / "in").mkdir()
+    key = home / "nimbus/supervisors/a.endpoint.json"
+    key.write_text('{"key": "hunter2"}')
+    above = source_of(tmp_path, "json_files: {path: home, schema: key string, options: {recursiveFileLookup: true}}")
+    ((layout, files),) = above._all_layouts([str(key)]).items()
+    assert (layout is None, files) == (False, [str(key)])
+    assert "of the deployment" in above._unread([str(key)])[str(key)]
+    source = source_of(tmp_path, "json_files: {path: in, schema: key string}")
+    source.check("s", NO_SPARK)
+    (tmp_path / "in").rmdir()
+    (tmp_path / "in").symlink_to(key.parent)
+    there = str(tmp_path / "in" / key.name)
+    assert list(source._unread([there])) == [there]
+    with pytest.raises(SourceError, match=r'source "s": .*/in leads to files of the system'):
+        source.check("s", NO_SPARK)
 
 
 @pytest.mark.parametrize(
