@@ -63,6 +63,12 @@ _SECRET_NAME = re.compile(
 # Its value says where the secret is.
 _PLACE_NAME = re.compile(r"(?i)[._-](file|path|location|provider|class|type|name|enabled)$")
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
+_LONGEST = 65_536
+LOGIN = re.compile(
+    r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule"
+    r"|com\.sun\.security\.auth\.module\.Krb5LoginModule)[ \t\r\n]"
+)
+"""The beginning of a login (JAAS; Kafka takes one alone) by a documented module. One by JNDI runs what its server sends."""
 
 
 class SecretError(TrideltaError):
@@ -140,7 +146,7 @@ def resolved(name: str, value: str) -> str:
         value: `env:NAME` or `file:PATH`; any other text is returned unchanged.
 
     Raises:
-        SecretError: if the variable is missing or the file cannot be read.
+        SecretError: if the variable is missing, or the file cannot be read, is no ordinary one, or larger than 64 KB.
     """
     match = _REFERENCE.fullmatch(value)
     if match is None:
@@ -151,7 +157,11 @@ def resolved(name: str, value: str) -> str:
             raise SecretError(name, f"the environment has no {where}")
         return os.environ[where]
     try:
-        return Path(where).read_text("utf-8").rstrip("\r\n")
+        with open(where, "rb", opener=ordinary_opener) as file:
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            raise ValueError(f"it is larger than {_LONGEST:,} bytes")
+        return content.decode().rstrip("\r\n")
     except (OSError, ValueError) as error:
         raise SecretError(name, f"{where} cannot be read: {error}") from None
 
@@ -176,6 +186,19 @@ def private_opener(path: str, flags: int) -> int:
     """For `open(opener=)`: a file of this user's alone."""
     descriptor = os.open(path, flags, FILE_MODE)
     _only_ours(descriptor, FILE_MODE)
+    return descriptor
+
+
+def ordinary_opener(path: str, flags: int) -> int:
+    """For `open(opener=)`: an ordinary file. A pipe is not waited for.
+
+    Raises:
+        OSError
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no ordinary file")
     return descriptor
 
 

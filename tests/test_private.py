@@ -167,6 +167,19 @@ def test_secrets_are_stored_by_reference(tmp_path: Path, monkeypatch: pytest.Mon
             resolved("spark.authenticate.secret", missing)
 
 
+def test_a_secret_is_a_small_ordinary_file(tmp_path: Path) -> None:
+    """A pipe would be waited for, a device has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    for name, size in (("large", 65_537), ("most", 65_536)):
+        (tmp_path / name).write_text("x" * size)
+    for path, said in ((tmp_path / "pipe", "no ordinary file"), (tmp_path / "large", "larger than 65,536 bytes")):
+        with pytest.raises(SecretError, match=said):
+            resolved("spark.authenticate.secret", f"file:{path}")
+    with pytest.raises(SecretError, match="no ordinary file"):
+        resolved("spark.authenticate.secret", "file:/dev/null")
+    assert len(resolved("spark.authenticate.secret", f"file:{tmp_path}/most")) == 65_536
+
+
 def test_names_of_secrets() -> None:
     for name in ("spark.ssl.keyPassword", "spark.ssl.trustStorePassword"):
         assert is_secret(name), name

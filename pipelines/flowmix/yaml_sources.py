@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
-from pipelines.private import SecretError, is_secret, refuse_secrets
+from pipelines.private import LOGIN, SecretError, is_secret, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LITERAL = re.compile(r"(?i)(?<!\w)(?>\w*?(?:password|secret|token))\w*+\s*+=\s*+[\"']?[^\"'\s;]")
@@ -21,14 +21,8 @@ _OF_OPERATOR = re.compile(
 )
 """Variables of the deployment, its stores and databases."""
 _CERTIFICATES = ("kafka.ssl.truststore.certificates", "kafka.ssl.keystore.certificate.chain")
-_OF_SYSTEM = ("/proc/", "/sys/")
 _OF_CLASSES = re.compile(r"(?i)\.(?:class|classes|reporters|providers|strategy|cmd)$")
 """Options of Kafka's consumer whose value is the name of a class, or of a program (`kinit`), which it then runs."""
-_LOGIN = re.compile(
-    r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule"
-    r"|com\.sun\.security\.auth\.module\.Krb5LoginModule)[ \t\r\n]"
-)
-"""The beginning of a login (JAAS; Kafka takes one alone) by a documented module. One by JNDI runs what its server sends."""
 _LONG = 6
 
 Positive = Annotated[int, Field(ge=1)]
@@ -92,7 +86,7 @@ class KafkaForm(Form):
         for name, value in options.items():
             if _OF_CLASSES.search(name):
                 raise ValueError(f"{name} names a class to run, or a program, which a flow's file does not choose")
-            if name.lower().endswith("sasl.jaas.config") and not _is_reference(value) and not _LOGIN.match(value):
+            if name.lower().endswith("sasl.jaas.config") and not _is_reference(value) and not LOGIN.match(value):
                 raise ValueError(
                     f"{name}: it begins with Kafka's PlainLoginModule, Scram..., OAuthBearer... or Krb5LoginModule"
                 )
@@ -162,6 +156,8 @@ class SourceForm(OneOf):
         try:
             source = getattr(sources, name)(**given)
             source.confined = True
+            if isinstance(source, sources.Kafka):
+                source.check_files()
             if isinstance(source, StoredSource) and source.kept_out([source.path]):
                 raise DefinitionError(
                     f"{stated['path']} is no folder of a flow's", hint="name a folder of the flow's own files"
@@ -225,5 +221,3 @@ def _check_references(options: dict[str, str]) -> None:
             _check_variable(where, option)
         if kind == "file" and not is_secret(option) and option not in _CERTIFICATES:
             raise DefinitionError(f"{option} is no secret, so it takes no file:PATH", hint="write the value")
-        if kind == "file" and os.path.realpath(where).startswith(_OF_SYSTEM):
-            raise DefinitionError(f"{option}: {where} is no file of a flow's", hint="name a file with the secret alone")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.errors import FlowFileError, SourceError
+from pipelines.errors import DefinitionError, FlowFileError, SourceError
 from pipelines.flowmix.yaml_form import load_flow
 from pipelines.flowmix.yaml_sources import _in_variables
+from pipelines.private import SecretError
+from pipelines.sources import Kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,3 +101,48 @@ def test_a_long_login_takes_no_longer_than_others(text: str) -> None:
     began = time.process_time()
     _in_variables("${A}" + text * 8_000 + "; user=x")
     assert time.process_time() - began < 1
+
+
+def kafka_of(tmp_path: Path, option: str, value: object) -> Any:
+    return source_of(
+        tmp_path, f"kafka: {{servers: 'b:9092', topics: t, schema: k string, options: {{{option}: '{value}'}}}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("kafka.sasl.jaas.config", "file:/dev/zero"),
+        ("kafka.sasl.jaas.config", "file:pipe"),
+        ("kafka.sasl.jaas.config", "file:keys/key"),
+        ("kafka.ssl.truststore.certificates", "file:environment/environ"),
+        ("kafka.ssl.truststore.location", "/dev/zero"),
+        ("kafka.SSL.Keystore.Location", "pipe"),
+        ("kafka.ssl.keystore.location", "environment/environ"),
+    ],
+)
+def test_kafka_reads_no_file_without_an_end_nor_one_of_the_system(
+    tmp_path: Path, home: Path, option: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the flow is loaded, and when it starts: files change."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FlowFileError, match=r"line 3.* is no file of a flow's"):
+        kafka_of(tmp_path, option, value)
+    kind, colon, path = value.rpartition(":")
+    (tmp_path / "there").write_text("org.apache.kafka.common.security.plain.PlainLoginModule required;")
+    source = kafka_of(tmp_path, option, f"{kind}{colon}there")
+    assert source._reader_options()[option].startswith("org." if kind else "there")
+    (tmp_path / "there").unlink()
+    (tmp_path / "there").symlink_to(path)
+    with pytest.raises(DefinitionError, match="is no file of a flow's"):
+        source._reader_options()
+
+
+def test_a_login_in_a_file_is_by_a_module_of_kafkas(tmp_path: Path) -> None:
+    """Who writes the flow's file may have written that one, too; Python chooses for itself."""
+    (tmp_path / "login").write_text("com.sun.security.auth.module.JndiLoginModule required x=y;")
+    source = kafka_of(tmp_path, "kafka.sasl.jaas.config", f"file:{tmp_path}/login")
+    with pytest.raises(SecretError, match="no login by one of Kafka's own modules"):
+        source._reader_options()
+    Kafka("b:9092", "t", "k string", options=source.options)._reader_options()
