@@ -55,13 +55,17 @@ _NAME = re.compile(r"(?<![\w.%-])([\w.%-]++)[\"']?\s*+[=:]\s*+")
 _TELLING = re.compile(r"(?i)passw(?:or)?d|pwd|secret|token|(?:api|access|account|private)[_-]?key")
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s,;&]+")
 _SECRET_NAME = re.compile(
-    r"(^|[._-])(?i:password|passwd|passphrase|pwd|secret|token|(api|access|account|secret|private)[._-]?key)([._-]|$)"
+    r"(?i:password|passwd|passphrase|pwd|secret|token|(api|access|account|secret|private)[._-]?key)([._-]|$)"
     # Kafka's: a login with its password, and a private key as text.
     r"|(^|[.])(?:jaas[.]config|keystore[.]key)$"
-    r"|[a-z](Password|Secret|Token)([._-]|$)"
+)
+_SECRET_VARIABLE = re.compile(
+    r"(?i)passw(?:or)?d|passphrase|pwd|secret(?!ar)|token(?!i[sz])|jaas|(?:api|access|account|private)_?key"
+    # `DB_PASS` and `SSHPASS`, but for words that end so themselves.
+    r"|(?<![a-z])(?!(?:by|com|encom|over|sur|tres|under)pass)[a-z]*pass(?![a-z])"
 )
 # Its value says where the secret is.
-_PLACE_NAME = re.compile(r"(?i)[._-](file|path|location|provider|class|type|name|enabled)$")
+_PLACE_NAME = re.compile(r"(?i)[._-](file|path|dir|location|provider|class|type|name|enabled)$")
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
 _LONGEST = 65_536
 LOGIN = re.compile(
@@ -120,6 +124,11 @@ def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def is_secret(name: str) -> bool:
     """Return whether a setting of this name is a secret itself."""
     return bool(_SECRET_NAME.search(name)) and not _PLACE_NAME.search(name)
+
+
+def is_secret_variable(name: str) -> bool:
+    """Return whether a variable of the environment is a secret by its name. One too many is refused and can be renamed."""
+    return bool(_SECRET_VARIABLE.search(name)) and not _PLACE_NAME.search(name)
 
 
 def is_reference(name: str, value: object) -> bool:

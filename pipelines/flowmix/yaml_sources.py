@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
-from pipelines.private import LOGIN, SecretError, is_secret, refuse_secrets
+from pipelines.private import LOGIN, SecretError, is_secret, is_secret_variable, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LITERAL = re.compile(r"(?i)(?<!\w)(?>\w*?(?:password|secret|token))\w*+\s*+=\s*+[\"']?[^\"'\s;]")
@@ -207,7 +207,7 @@ def _check_variable(variable: str, option: str) -> None:
     """Refuse variables that are not for whoever writes a flow's file."""
     if _OF_OPERATOR.fullmatch(variable):
         raise DefinitionError(f"the variable {variable} is not for flows", hint="set one of another name for them")
-    if is_secret(variable) and not is_secret(option):
+    if is_secret_variable(variable) and not is_secret(option):
         raise DefinitionError(
             f"the variable {variable} is a secret by its name", hint="only an option of Kafka that is a secret takes it"
         )
