@@ -38,7 +38,7 @@ MOST_DIGITS = 38
 """The most digits of a decimal of Spark's."""
 
 _DECIMAL = re.compile(r"\bdec(?:imal)?\s*\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)", re.IGNORECASE)
-_COMMENT = re.compile(r"/\*(?:\+|(?:(?!\*/)[\s\S])*/\*)|--.*\\\n")
+_COMMENT = re.compile(r"/\*(?:\+|(?:(?!\*/)[\s\S])*/\*)|(?m:^(?>.*?--).*\\$)")
 """A hint, a comment within another, one whose line goes on: Spark and sqlglot end them at other places."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
 
