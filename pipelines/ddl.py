@@ -9,9 +9,12 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
 
 # What it warns of (a text that it takes for a command) is refused, and told by the error.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -35,6 +38,8 @@ MOST_DIGITS = 38
 """The most digits of a decimal of Spark's."""
 
 _DECIMAL = re.compile(r"\bdec(?:imal)?\s*\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)", re.IGNORECASE)
+_COMMENT = re.compile(r"/\*(?:\+|(?:(?!\*/)[\s\S])*/\*)|(?m:^(?>.*?--).*\\$)")
+"""A hint, a comment within another, one whose line goes on: Spark and sqlglot end them at other places."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
 
 
@@ -68,6 +73,8 @@ def type_problem(text: str) -> str | None:
         return f"its types are nested more than {DEEPEST_BRACKETS} deep"
     if "${" in text:
         return "it has ${ in it, which Spark would replace"
+    if _COMMENT.search(text):
+        return "it has a comment that Spark ends elsewhere"
     return decimal_problem(text)
 
 
@@ -138,12 +145,28 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     except (sqlglot.errors.SqlglotError, EndlessTextError) as error:
         raise DefinitionError(f"not a schema: {_shown(ddl)}; {_fault(ddl, str(error).splitlines()[0])}") from None
     schema = tree.this if isinstance(tree, exp.Create) else None
-    parts = schema.expressions if isinstance(schema, exp.Schema) else []
+    parts = schema.expressions if isinstance(schema, exp.Schema) and not _says_more(tree) else []
     if not parts or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in parts):
-        raise DefinitionError(f'not a schema: {ddl!r}; write it as "name type, name type"')
+        raise DefinitionError(
+            f'not a schema: {ddl!r}; write it as "name type, name type", with NOT NULL and COMMENT at the most'
+        )
     columns = [(column.name, _lower(column.args["kind"].sql("spark"))) for column in parts]
     added("schema", [name for name, _ in columns if name not in ENGINE_COLUMNS], ())
     return tuple(columns)
+
+
+def _says_more(tree: Expr) -> bool:
+    """Return whether a schema has more than columns, or a column more than name, type, NOT NULL and COMMENT."""
+    from sqlglot import exp
+
+    parts = [
+        (tree, {"this", "kind"}),
+        *((column, {"this", "kind", "constraints"}) for column in tree.find_all(exp.ColumnDef)),
+    ]
+    if any(value and name not in told for part, told in parts for name, value in part.args.items()):
+        return True
+    told = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
+    return not all(isinstance(said.args.get("kind"), told) for said in tree.find_all(exp.ColumnConstraint))
 
 
 def _lower(sql_type: str) -> str:

@@ -55,14 +55,24 @@ _NAME = re.compile(r"(?<![\w.%-])([\w.%-]++)[\"']?\s*+[=:]\s*+")
 _TELLING = re.compile(r"(?i)passw(?:or)?d|pwd|secret|token|(?:api|access|account|private)[_-]?key")
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s,;&]+")
 _SECRET_NAME = re.compile(
-    r"(^|[._-])(?i:password|passwd|passphrase|pwd|secret|token|(api|access|account|secret|private)[._-]?key)([._-]|$)"
+    r"(?i:password|passwd|passphrase|pwd|secret|token|(api|access|account|secret|private)[._-]?key)([._-]|$)"
     # Kafka's: a login with its password, and a private key as text.
     r"|(^|[.])(?:jaas[.]config|keystore[.]key)$"
-    r"|[a-z](Password|Secret|Token)([._-]|$)"
+)
+_SECRET_VARIABLE = re.compile(
+    r"(?i)passw(?:or)?d|passphrase|pwd|secret(?!ar)|token(?!i[sz])|jaas|(?:api|access|account|private)_?key"
+    # `DB_PASS` and `SSHPASS`, but for words that end so themselves.
+    r"|(?<![a-z])(?!(?:by|com|encom|over|sur|tres|under)pass)[a-z]*pass(?![a-z])"
 )
 # Its value says where the secret is.
-_PLACE_NAME = re.compile(r"(?i)[._-](file|path|location|provider|class|type|name|enabled)$")
+_PLACE_NAME = re.compile(r"(?i)[._-](file|path|dir|location|provider|class|type|name|enabled)$")
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
+_LONGEST = 65_536
+LOGIN = re.compile(
+    r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule"
+    r"|com\.sun\.security\.auth\.module\.Krb5LoginModule)[ \t\r\n]"
+)
+"""The beginning of a login (JAAS; Kafka takes one alone) by a documented module. One by JNDI runs what its server sends."""
 
 
 class SecretError(TrideltaError):
@@ -116,6 +126,11 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(name)) and not _PLACE_NAME.search(name)
 
 
+def is_secret_variable(name: str) -> bool:
+    """Return whether a variable of the environment is a secret by its name. One too many is refused and can be renamed."""
+    return bool(_SECRET_VARIABLE.search(name)) and not _PLACE_NAME.search(name)
+
+
 def is_reference(name: str, value: object) -> bool:
     """Return whether the value of a secret says where the secret is."""
     return is_secret(name) and isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
@@ -140,7 +155,7 @@ def resolved(name: str, value: str) -> str:
         value: `env:NAME` or `file:PATH`; any other text is returned unchanged.
 
     Raises:
-        SecretError: if the variable is missing or the file cannot be read.
+        SecretError: if the variable is missing, or the file cannot be read, is no ordinary one, or larger than 64 KB.
     """
     match = _REFERENCE.fullmatch(value)
     if match is None:
@@ -151,7 +166,11 @@ def resolved(name: str, value: str) -> str:
             raise SecretError(name, f"the environment has no {where}")
         return os.environ[where]
     try:
-        return Path(where).read_text("utf-8").rstrip("\r\n")
+        with open(where, "rb", opener=ordinary_opener) as file:
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            raise ValueError(f"it is larger than {_LONGEST:,} bytes")
+        return content.decode().rstrip("\r\n")
     except (OSError, ValueError) as error:
         raise SecretError(name, f"{where} cannot be read: {error}") from None
 
@@ -176,6 +195,19 @@ def private_opener(path: str, flags: int) -> int:
     """For `open(opener=)`: a file of this user's alone."""
     descriptor = os.open(path, flags, FILE_MODE)
     _only_ours(descriptor, FILE_MODE)
+    return descriptor
+
+
+def ordinary_opener(path: str, flags: int) -> int:
+    """For `open(opener=)`: an ordinary file. A pipe is not waited for.
+
+    Raises:
+        OSError
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no ordinary file")
     return descriptor
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from pipelines.errors import TrideltaError
 from pipelines.places.location import FILE, Location, Place, path_of_url, scheme_of
 from pipelines.private import masked
 
+PROJECT = Path(__file__).resolve().parent.parent
+
+_OF_SYSTEM = re.compile(r"/(?:proc|sys|dev(?!/shm/))/")
 _HINTS = {
     errno.EROFS: "mount it for writing, or name another folder in TRIDELTA_HOME; nothing was committed, and reading still works",
     errno.EACCES: "give the user that runs this the right to it (chown, chmod), or name another folder in TRIDELTA_HOME",
@@ -94,6 +98,45 @@ def any_folder(location: str | Path | Location, what: str) -> Place:
     if scheme_of(str(location)) in ("s3", "s3a", "hdfs"):
         return Location.of(location)
     return local_folder(location, what, also=", of S3 or of HDFS")
+
+
+def home_folder() -> Path:
+    """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project.
+
+    Raises:
+        RemoteLocationError, LocationError: It is on another system.
+        FileAccessError: `~name` of nobody.
+    """
+    chosen = os.environ.get("TRIDELTA_HOME")
+    if not chosen:
+        return PROJECT / ".tridelta"
+    return expanded(local_folder(chosen, "the home (TRIDELTA_HOME)"), "TRIDELTA_HOME")
+
+
+def expanded(path: Path, setting: str) -> Path:
+    """Return the absolute path of what may begin with `~`.
+
+    Raises:
+        FileAccessError: `~name` of nobody.
+    """
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        # `~name` of nobody, or `~` where HOME is not set.
+        raise FileAccessError(str(path), f"{setting}: {error}", errno.ENOENT) from None
+
+
+def private_among(paths: Iterable[str]) -> list[str]:
+    """Return the paths that lead to the system's own files, or to what a deployment keeps in its home beside lake and data.
+
+    Raises:
+        RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
+    """
+    home = home_folder()
+    own = (os.environ.get("TRIDELTA_NIMBUS_HOME") or home / "nimbus", home / "dagster", home / "reports")
+    within = tuple(os.path.realpath(folder) + "/" for folder in own)
+    real = {path: os.path.realpath(path) + "/" for path in paths}
+    return [path for path, there in real.items() if _OF_SYSTEM.match(there) or there.startswith(within)]
 
 
 def refuse_unless_folder(path: Place, what: str) -> None:

@@ -17,6 +17,7 @@ from pipelines.places.store import StoreError
 from pipelines.private import (
     SecretError,
     is_secret,
+    is_secret_variable,
     masked,
     masked_settings,
     private_folder,
@@ -167,10 +168,26 @@ def test_secrets_are_stored_by_reference(tmp_path: Path, monkeypatch: pytest.Mon
             resolved("spark.authenticate.secret", missing)
 
 
+def test_a_secret_is_a_small_ordinary_file(tmp_path: Path) -> None:
+    """A pipe would be waited for, a device has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    for name, size in (("large", 65_537), ("most", 65_536)):
+        (tmp_path / name).write_text("x" * size)
+    for path, said in ((tmp_path / "pipe", "no ordinary file"), (tmp_path / "large", "larger than 65,536 bytes")):
+        with pytest.raises(SecretError, match=said):
+            resolved("spark.authenticate.secret", f"file:{path}")
+    with pytest.raises(SecretError, match="no ordinary file"):
+        resolved("spark.authenticate.secret", "file:/dev/null")
+    assert len(resolved("spark.authenticate.secret", f"file:{tmp_path}/most")) == 65_536
+
+
 def test_names_of_secrets() -> None:
-    for name in ("spark.ssl.keyPassword", "spark.ssl.trustStorePassword"):
-        assert is_secret(name), name
     for name in (
+        "spark.ssl.keyPassword",
+        "spark.ssl.trustStorePassword",
+        "spark.my.dbpassword",
+        "spark.my.githubtoken.x",
+        "spark.my.secretkey",
         "spark.authenticate.secret",
         "spark.hadoop.fs.s3a.access.key",
         "spark.hadoop.fs.azure.account.key.me.dfs.core.windows.net",
@@ -186,8 +203,25 @@ def test_names_of_secrets() -> None:
         "spark.kubernetes.authenticate.oauthTokenFile",
         "spark.sql.shuffle.partitions",
         "spark.authenticate",
+        "spark.tokens",
+        "spark.secretary",
     ):
         assert not is_secret(name), name
+
+
+SECRETS = """
+DBPASSWORD KAFKAPASSWORD GITHUBTOKEN CLIENTSECRET SECRETKEY DB_PASS SSHPASS PASS DB_PASS_2 DBPASS2 SASL_JAAS_CONFIG KAFKA_JAAS
+JAASCONFIG PASSPHRASE API_TOKENS PASSWORD2 db_password dbPassword S3_ACCESS_KEY ACCESSKEY TOKEN_URL
+"""
+NO_SECRETS = """
+COMPASS COMPASS_URL PASSENGERS BYPASS OVERPASS_URL PASSES PASSED PASSIVE PASSAU_FOLDER ENCOMPASS TOKENIZER TOKENISER_MODEL
+SECRETARY DB_PASSWORD_FILE KAFKA_JAAS_PATH SECRETS_DIR KEY KEYS FLOW_DATA DATABASE BROKER MONKEY
+"""
+
+
+def test_names_of_variables_that_are_secrets() -> None:
+    assert [name for name in SECRETS.split() if not is_secret_variable(name)] == []
+    assert [name for name in NO_SECRETS.split() if is_secret_variable(name)] == []
 
 
 def mode(path: Path) -> int:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from pipelines.graph.fields import checked_name
 from pipelines.graph.nodes import ChannelNode
 from pipelines.places.location import Place
 from pipelines.quality import Check
-from pipelines.surroundings import FileAccessError, any_folder, local_folder
+from pipelines.surroundings import PROJECT as PROJECT
+from pipelines.surroundings import any_folder, expanded, home_folder
 from pipelines.trident import TridentTopology
 
 FUNCTIONS = ()
-
-PROJECT = Path(__file__).resolve().parent.parent.parent
 
 LAKE = "TRIDELTA_LAKE"
 """The setting that names a lake outside the home."""
@@ -49,12 +47,11 @@ class FlowSettings:
             RemoteLocationError, LocationError: One of them is where it cannot be.
             FileAccessError: `~name` of nobody.
         """
-        chosen, lake = os.environ.get("TRIDELTA_HOME"), os.environ.get(LAKE, "")
+        lake = os.environ.get(LAKE, "")
         if lake:
             place = any_folder(lake, f"the lake ({LAKE})")
-            lake = str(_expanded(place, LAKE) if isinstance(place, Path) else place)
-        home = _expanded(local_folder(chosen, "the home (TRIDELTA_HOME)"), "TRIDELTA_HOME") if chosen else None
-        return cls(home or PROJECT / ".tridelta", lake)
+            lake = str(expanded(place, LAKE) if isinstance(place, Path) else place)
+        return cls(home_folder(), lake)
 
     @property
     def lake(self) -> Place:
@@ -70,14 +67,6 @@ class FlowSettings:
     def dagster(self) -> Path:
         """DAGSTER_HOME."""
         return self.home / "dagster"
-
-
-def _expanded(path: Path, setting: str) -> Path:
-    try:
-        return path.expanduser().absolute()
-    except RuntimeError as error:
-        # `~name` of nobody, or `~` where HOME is not set.
-        raise FileAccessError(str(path), f"{setting}: {error}", ENOENT) from None
 
 
 @dataclass(frozen=True)

@@ -11,24 +11,18 @@ from pydantic import ConfigDict, Field, field_validator
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
-from pipelines.private import SecretError, is_secret, refuse_secrets
+from pipelines.private import LOGIN, SecretError, is_secret, is_secret_variable, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_LITERAL = re.compile(r"(?i)(password|secret|token)\w*\s*=\s*[\"']?[^\"'\s;]")
-"""A secret of a Kafka login (JAAS), as it stands there."""
+_LITERAL = re.compile(r"(?i)(?<!\w)(?>\w*?(?:password|secret|token))\w*+\s*+=\s*+[\"']?[^\"'\s;]")
+"""A secret of a Kafka login (JAAS), as it stands there. It goes over each word once."""
 _OF_OPERATOR = re.compile(
     r"(?:TRIDELTA|DAGSTER|AWS)_.*|PG(?:HOST|HOSTADDR|PORT|USER|PASSWORD|PASSFILE|DATABASE|SERVICE|SSL.+)"
 )
 """Variables of the deployment, its stores and databases."""
 _CERTIFICATES = ("kafka.ssl.truststore.certificates", "kafka.ssl.keystore.certificate.chain")
-_OF_SYSTEM = ("/proc/", "/sys/")
 _OF_CLASSES = re.compile(r"(?i)\.(?:class|classes|reporters|providers|strategy|cmd)$")
 """Options of Kafka's consumer whose value is the name of a class, or of a program (`kinit`), which it then runs."""
-_LOGIN = re.compile(
-    r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule"
-    r"|com\.sun\.security\.auth\.module\.Krb5LoginModule)[ \t\r\n]"
-)
-"""The beginning of a login (JAAS; Kafka takes one alone) by a documented module. One by JNDI runs what its server sends."""
 _LONG = 6
 
 Positive = Annotated[int, Field(ge=1)]
@@ -92,7 +86,7 @@ class KafkaForm(Form):
         for name, value in options.items():
             if _OF_CLASSES.search(name):
                 raise ValueError(f"{name} names a class to run, or a program, which a flow's file does not choose")
-            if name.lower().endswith("sasl.jaas.config") and not _is_reference(value) and not _LOGIN.match(value):
+            if name.lower().endswith("sasl.jaas.config") and not _is_reference(value) and not LOGIN.match(value):
                 raise ValueError(
                     f"{name}: it begins with Kafka's PlainLoginModule, Scram..., OAuthBearer... or Krb5LoginModule"
                 )
@@ -142,6 +136,7 @@ class SourceForm(OneOf):
             DefinitionError: for a variable that is not set, and what the source itself refuses.
         """
         from pipelines import sources
+        from pipelines.sources.base import StoredSource
 
         kind, form = self.part
         stated = form.model_dump(by_alias=True, exclude_none=True)
@@ -159,7 +154,15 @@ class SourceForm(OneOf):
             _check_references(given.get("options", {}))
         name = _OTHER_CLASSES.get(kind) or kind.title().replace("_", "")
         try:
-            return getattr(sources, name)(**given)
+            source = getattr(sources, name)(**given)
+            source.confined = True
+            if isinstance(source, sources.Kafka):
+                source.check_files()
+            if isinstance(source, StoredSource) and source.kept_out([source.path]):
+                raise DefinitionError(
+                    f"{stated['path']} is no folder of a flow's", hint="name a folder of the flow's own files"
+                )
+            return source
         except (TrideltaError, TypeError, ValueError) as error:
             if (said := _unexpanded(str(error), used)) == str(error):
                 raise
@@ -204,7 +207,7 @@ def _check_variable(variable: str, option: str) -> None:
     """Refuse variables that are not for whoever writes a flow's file."""
     if _OF_OPERATOR.fullmatch(variable):
         raise DefinitionError(f"the variable {variable} is not for flows", hint="set one of another name for them")
-    if is_secret(variable) and not is_secret(option):
+    if is_secret_variable(variable) and not is_secret(option):
         raise DefinitionError(
             f"the variable {variable} is a secret by its name", hint="only an option of Kafka that is a secret takes it"
         )
@@ -218,5 +221,3 @@ def _check_references(options: dict[str, str]) -> None:
             _check_variable(where, option)
         if kind == "file" and not is_secret(option) and option not in _CERTIFICATES:
             raise DefinitionError(f"{option} is no secret, so it takes no file:PATH", hint="write the value")
-        if kind == "file" and os.path.realpath(where).startswith(_OF_SYSTEM):
-            raise DefinitionError(f"{option}: {where} is no file of a flow's", hint="name a file with the secret alone")

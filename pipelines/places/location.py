@@ -306,7 +306,8 @@ def put_whole(place: Place, data: bytes, *, mode: int = 0o666) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     # Another thread or process may put the same file.
     draft = place.with_name(f".{place.name}.{threading.get_native_id()}.tmp")
-    with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "wb") as out:
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as out:
         out.write(data)
         out.flush()
         os.fsync(out.fileno())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -16,7 +16,7 @@ from pipelines.errors import NotSliceableError, TrideltaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.lineage_names import Dataset, dataset_of
 from pipelines.places.location import HDFS, S3, Location, Place
-from pipelines.surroundings import any_folder
+from pipelines.surroundings import any_folder, private_among
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,6 +50,7 @@ class Source(ABC):
         transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
         text: whether records are parsed from text, so that they can be malformed.
         tells_time: whether some of its rows are no events but say how far the time of its events has come.
+        confined: whether a flow's file states it: then it reads nothing of the system's own, nor of the deployment's.
 
     Args:
         schema: DDL of the fields.
@@ -63,6 +64,7 @@ class Source(ABC):
     text: bool = False
     tells_time: bool = False
     whole_in_stream: bool = True
+    confined: bool = False
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -197,6 +199,10 @@ class StoredSource(Source):
 
     def datasets(self) -> tuple[Dataset, ...]:
         return (dataset_of(self.path),)
+
+    def kept_out(self, files: Iterable[str]) -> list[str]:
+        """Return the files and folders of this host that are not for whoever states the source."""
+        return private_among(files) if self.confined and not isinstance(place_of(self.path), Location) else []
 
     @property
     def _limits(self) -> dict[str, int]:

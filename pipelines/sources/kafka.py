@@ -14,9 +14,11 @@ from pipelines.errors import DefinitionError, LostRowsError, SourceError
 from pipelines.graph.fields import added, parse_ddl
 from pipelines.graph.lineage_names import Dataset
 from pipelines.places.location import Place, put_whole
-from pipelines.private import resolved
+from pipelines.private import LOGIN, SecretError, resolved
 from pipelines.sources.base import CORRUPT, Source, one_value
+from pipelines.sources.files import unordinary
 from pipelines.sources.offsets import offset_of
+from pipelines.surroundings import private_among
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -240,10 +242,33 @@ class Kafka(Source):
         settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
         return F.from_json(one_value(text, settings), f"{self.value_schema}, {CORRUPT} string", settings)
 
+    def check_files(self) -> None:
+        """Refuse files that are not for a flow's file to name, or have no end.
+
+        Raises:
+            DefinitionError
+        """
+        for name, value in self.options.items():
+            kind, _, where = value.partition(":")
+            files = [where] if kind == "file" else [value] if name.lower().endswith(".location") else []
+            if private_among(files) or unordinary(files):
+                raise DefinitionError(
+                    f"{name}: {files[0]} is no file of a flow's", hint="name an ordinary file of its own"
+                )
+
+    def _resolved(self, name: str, value: str) -> str:
+        text = resolved(name, value)
+        of_file = self.confined and value.startswith("file:") and name.lower().endswith("sasl.jaas.config")
+        if of_file and not LOGIN.match(text):
+            raise SecretError(name, "the file has no login by one of Kafka's own modules")
+        return text
+
     def _reader_options(self) -> dict[str, str]:
+        if self.confined:
+            self.check_files()
         options = {
             "kafka.isolation.level": "read_committed",
-            **{name: resolved(name, value) for name, value in self.options.items()},
+            **{name: self._resolved(name, value) for name, value in self.options.items()},
             "kafka.bootstrap.servers": self.servers,
             "subscribe": ",".join(self.topics),
             "failOnDataLoss": "true",

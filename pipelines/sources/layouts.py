@@ -12,8 +12,6 @@ import bz2
 import csv
 import gzip
 import json
-import os
-import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pipelines.places.location import Location, Place
+from pipelines.private import ordinary_opener
 from pipelines.sources.base import FILE, place_of, unmarked
 
 if TYPE_CHECKING:
@@ -195,20 +194,7 @@ def as_text(file: Place, encoding: str) -> IO[str]:
     """Open a file as the text that it is; of a store's file its beginning."""
     if isinstance(file, Location):
         return TextIOWrapper(BytesIO(_beginning(file)), encoding=encoding, errors="replace")
-    return open(file, encoding=encoding, errors="replace", opener=_ordinary)
-
-
-def _ordinary(path: str, flags: int) -> int:
-    """For `open(opener=)`: an ordinary file. A pipe is not waited for.
-
-    Raises:
-        OSError
-    """
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is no ordinary file")
-    return descriptor
+    return open(file, encoding=encoding, errors="replace", opener=ordinary_opener)
 
 
 def is_packed(file: str) -> bool:

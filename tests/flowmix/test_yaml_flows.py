@@ -372,6 +372,7 @@ def reading_topics(**given: str) -> str:
         ("PGPASSWORD", {"options": "{kafka.sasl.jaas.config: '${PGPASSWORD}'}"}),
         ("AWS_REGION", {"topics": '["${AWS_REGION}"]'}),
         ("FLOW_TOKEN", {"schema": '"${FLOW_TOKEN}"'}),
+        ("DB_PASS", {"topics": '["${DB_PASS}"]'}),
         ("FLOW_TOKEN", {"options": "{kafka.client.id: 'a-${FLOW_TOKEN}'}"}),
     ],
 )

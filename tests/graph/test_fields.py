@@ -65,6 +65,7 @@ def test_a_field_that_delta_cannot_store_is_refused(name: str) -> None:
         ("price decimal(10,2), at timestamp", (("price", "decimal(10, 2)"), ("at", "timestamp"))),
         ("xs array<string>", (("xs", "array<string>"),)),
         ("s struct<A: INT, `b C`: string>, n int", (("s", "struct<A: int, `b C`: string>"), ("n", "int"))),
+        ("x int NOT NULL COMMENT 'of a -- b', -- a note\r\n /* b */ y int", (("x", "int"), ("y", "int"))),
     ],
 )
 def test_ddl(ddl: str, columns: tuple[tuple[str, str], ...]) -> None:
@@ -75,6 +76,25 @@ def test_ddl(ddl: str, columns: tuple[tuple[str, str], ...]) -> None:
 def test_what_is_no_schema_is_refused(ddl: str) -> None:
     with pytest.raises(DefinitionError, match="not a schema"):
         parse_ddl(ddl)
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["DEFAULT 5", "GENERATED ALWAYS AS (1)", "PRIMARY KEY", "COLLATE UTF8_LCASE", "CHECK (x > 1)", "REFERENCES y(z)", "FIRST",
+     ") AS (SELECT 1", ") COMMENT ('x'", ") PARTITIONED BY (x"],
+)  # fmt: skip
+def test_a_column_is_a_name_and_a_type(more: str) -> None:
+    """Spark would take what the engine does not see."""
+    schemas = [f"y int, x string {more}"] + ([f"y struct<x: string {more}>"] if more.startswith("DEFAULT") else [])
+    for ddl in schemas:
+        with pytest.raises(DefinitionError, match="not a schema"):
+            parse_ddl(ddl)
+
+
+@pytest.mark.parametrize("text", ["/* /*+ */, y int -- */", "/*+ a */", "-- a\\\n, y int"])
+def test_a_comment_that_spark_ends_elsewhere_is_refused(text: str) -> None:
+    with pytest.raises(DefinitionError, match=r"not a schema: .* comment"):
+        parse_ddl(f"x string {text}")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import stat
+import threading
 from pathlib import Path
 
 import pytest
 
-from pipelines.places.location import Location, LocationError
+from pipelines.places.location import Location, LocationError, put_whole
 from pipelines.sources.base import place_of
 
 
@@ -111,3 +113,18 @@ def test_files_of_this_host_are_read(tmp_path: Path) -> None:
 
 def test_files_of_a_bucket_are_read(bucket: str) -> None:
     files_are_read(Location.of(f"s3://{bucket}/lake"))
+
+
+def test_a_file_is_put_past_what_stands_at_its_drafts_name(tmp_path: Path) -> None:
+    """A link there is not followed; the draft of a run that died gives the file neither its mode nor its text."""
+    other, file = tmp_path / "other", tmp_path / "key"
+    draft = tmp_path / f".key.{threading.get_native_id()}.tmp"
+    other.write_text("precious")
+    draft.symlink_to(other)
+    put_whole(file, b"new")
+    assert (other.read_text(), file.read_text(), file.is_symlink()) == ("precious", "new", False)
+    draft.write_text("a longer one")
+    draft.chmod(0o666)
+    put_whole(file, b"newer", mode=0o600)
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("newer", 0o600)
+    assert set(tmp_path.iterdir()) == {other, file}
