@@ -116,7 +116,7 @@ class SupervisorProcess:
         self._standby = Standby(settings, self.name, start, standby) if chosen and keeps_standby(settings) else None
 
     def run(self) -> None:
-        """Run until `ending` is set.
+        """Run until `ending` is set, or another supervisor has its name.
 
         Raises:
             LeaseHeldError: A supervisor of this name runs already.
@@ -125,7 +125,8 @@ class SupervisorProcess:
         logger.info("supervisor up", supervisor=self.name, ports=list(self._slots), pid=os.getpid())
         while not self.ending.is_set():
             began = time.monotonic()
-            self.look()
+            if not self.look():
+                break
             self._rung.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
             self._rung.clear()
         self.end()
@@ -191,15 +192,18 @@ class SupervisorProcess:
                     self._watch(slot)
                 self.ending.wait(1.0)
 
-    def look(self) -> None:
-        """Do one round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
+    def look(self) -> bool:
+        """Do one round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one.
+
+        Returns:
+            False once another supervisor has its name: then it touches no slot.
+        """
         for slot in self._kept:
             # First, and without the registry: a frozen worker may be what keeps it locked.
             self._watch(slot)
         try:
             if not self._renew_own():
-                # Its slots are the other's: what it knows of them is old.
-                return
+                return False
             self._places.beat_supervisor(self.name, host_name(), tuple(self._slots), started_at=self._started_at)
             self._alone(self._leader.tick, "leading")
             for slot in self._kept:
@@ -210,6 +214,7 @@ class SupervisorProcess:
         except Exception:
             logger.exception("a round failed; it is tried again")
         self._children = [child for child in self._children if child.poll() is None]
+        return True
 
     def _alone(self, work: Callable[[], None], what: str) -> None:
         """Do a part of a round. What nobody foresaw there ends neither the other parts nor this process, which starts workers.
@@ -256,7 +261,8 @@ class SupervisorProcess:
 
     def _renew_own(self) -> bool:
         """Return whether the name is still its own."""
-        assert self._own is not None
+        if self._own is None:
+            return False
         try:
             self._own = self._registry.leases.renew(self._own, self._own_seconds)
         except LeaseLostError:
@@ -265,7 +271,10 @@ class SupervisorProcess:
                 self._own = self._registry.leases.take(self._own.name, self._holder, self._own_seconds)
             except LeaseHeldError as error:
                 logger.error("another supervisor of this name runs", reason=str(error))
-                self.ending.set()
+                self._own = None
+                for slot in self._kept:
+                    # It is the other's: what is known of it here is old.
+                    slot.record = None
                 return False
         return True
 
