@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -258,6 +259,27 @@ def test_a_name_is_held_for_longer_than_a_beat_lasts(host: Host) -> None:
 def test_a_second_supervisor_of_a_name_is_refused(host: Host) -> None:
     with pytest.raises(LeaseHeldError, match="supervisor:s1"):
         host.another().take_name()
+
+
+def test_a_supervisor_whose_own_take_was_not_answered_is_no_other_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = host.registry.leases
+    assert host.supervisor._own is not None
+    leases.release(host.supervisor._own)
+    take = host.supervisor._registry.leases.take
+
+    def cut_off(*given: Any) -> None:
+        take(*given)
+        raise RegistryError("x", "does not answer: cut off behind the commit", hint="")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(host.supervisor._registry.leases, "take", cut_off)
+        assert host.supervisor.look()
+    assert host.supervisor.look()
+    assert host.supervisor._own == leases.holder("supervisor:s1")
+    host.supervisor._own = None
+    assert host.supervisor.stand_in()
 
 
 @pytest.mark.parametrize("lives", [False, True], ids=["dead", "alive"])

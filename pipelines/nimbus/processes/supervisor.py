@@ -241,8 +241,23 @@ class SupervisorProcess:
         if held is not None and not self._alive_elsewhere(held.holder):
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
-        self._own = self._registry.leases.take(name, self._holder, self._own_seconds)
+        self._own = self._taken()
         Life(self._settings, self.name, "supervisor").begun(self._holder)
+
+    def _taken(self) -> Lease:
+        """Return the lease of its name, taken now or by a call whose answer was lost.
+
+        Raises:
+            LeaseHeldError: A supervisor of this name runs already.
+        """
+        name = f"supervisor:{self.name}"
+        try:
+            return self._registry.leases.take(name, self._holder, self._own_seconds)
+        except LeaseHeldError:
+            held = self._registry.leases.holder(name)
+            if held is None or held.holder != self._holder:
+                raise
+            return held
 
     def _alive_elsewhere(self, holder: str) -> bool:
         """Return whether the holder of this name's lease may still be alive."""
@@ -268,7 +283,7 @@ class SupervisorProcess:
         except LeaseLostError:
             # It was frozen, or the clock has jumped. If another has come up meanwhile, this one is the one too many.
             try:
-                self._own = self._registry.leases.take(self._own.name, self._holder, self._own_seconds)
+                self._own = self._taken()
             except LeaseHeldError as error:
                 logger.error("another supervisor of this name runs", reason=str(error))
                 self._own = None
