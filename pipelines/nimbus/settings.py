@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from pipelines.bounds import (
     DAYS,
@@ -116,8 +117,11 @@ class NimbusSettings:
 
 def registry_url() -> str:
     """Return TRIDELTA_REGISTRY, else a SQLite file in the home."""
-    chosen = os.environ.get("TRIDELTA_REGISTRY")
-    return chosen or f"sqlite:///{FlowSettings.from_environment().home / 'nimbus' / 'registry.db'}"
+    if chosen := os.environ.get("TRIDELTA_REGISTRY"):
+        return chosen
+    file = str(FlowSettings.from_environment().home / "nimbus" / "registry.db")
+    # What a URL of SQLite would not take as a part of the path.
+    return _SQLITE + file.replace("%", "%25").replace("?", "%3F")
 
 
 def registry_exists(url: str) -> bool:
@@ -126,7 +130,7 @@ def registry_exists(url: str) -> bool:
     Args:
         url: The registry's database.
     """
-    return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE).partition("?")[0]).exists()
+    return not url.startswith(_SQLITE) or Path(unquote(url.removeprefix(_SQLITE).partition("?")[0])).exists()
 
 
 def _taken(name: str, told_as: str, given: Any) -> Any:

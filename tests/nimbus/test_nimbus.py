@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import make_url, update
 
 from pipelines import Lake
 from pipelines.catalog.flow import FlowSettings, FlowSpec
@@ -36,7 +36,9 @@ from pipelines.nimbus.errors import (
     WaitError,
 )
 from pipelines.nimbus.periodic_rebalance import judge
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import versions
+from pipelines.nimbus.settings import registry_exists, registry_url
 
 YAML = """
 flow: delays
@@ -281,6 +283,19 @@ def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         NimbusSettings.from_environment()
     with pytest.raises(SettingError, match="more than task_timeout_seconds"):
         NimbusSettings(tmp_path, lease_seconds=40.0)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "100%", "what?x=1", "a#b", "u@h:1", "\u00fc x"], ids=ascii)
+def test_a_registry_is_where_its_url_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """SQLite's URL decodes %20 and ends at ?; who asks whether the file is there reads it in the same way."""
+    home = tmp_path / name
+    monkeypatch.setenv("TRIDELTA_HOME", str(home))
+    assert not registry_exists(registry_url())
+    Store(registry_url()).close()
+    assert (home / "nimbus" / "registry.db").is_file()
+    assert registry_exists(registry_url())
+    chosen = make_url("sqlite://").set(database=str(home / "nimbus" / "registry.db"))
+    assert registry_exists(chosen.render_as_string())
 
 
 @pytest.mark.slow
