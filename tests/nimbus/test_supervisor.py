@@ -18,7 +18,7 @@ import pytest
 
 from pipelines import logs
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
-from pipelines.nimbus.processes.life import Ended, Life, LifeRecord, holder_of, shut_down
+from pipelines.nimbus.processes.life import Life, LifeRecord, holder_of
 from pipelines.nimbus.processes.supervisor import SupervisorProcess, worker_environment
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Content, DeployedFlow
@@ -36,7 +36,6 @@ from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings, registry_url
-from pipelines.nimbus.processes.life import Ended, shut_down
 from pipelines.nimbus.registry.store import Store
 
 manner, supervisor, port, life = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -373,60 +372,6 @@ def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path: Path) -> 
     finally:
         child.kill()
         child.wait()
-
-
-def test_all_of_a_host_can_be_ended(host: Host, settings: NimbusSettings) -> None:
-    host.submit()
-    host.until(host.works)
-    worker = host.worker()
-    assert worker is not None
-    supervisor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    record = {"life": "x", **ProcessIdentity.of(supervisor.pid).to_json()}
-    (settings.supervisor_folder("s1") / "supervisor.json").write_text(json.dumps(record), "utf-8")
-    port = next(iter(host.places.used_slots()))[1]
-    assert shut_down(settings) == Ended(("s1",), (f"s1:{port}",), ())
-    assert supervisor.wait() == -signal.SIGTERM
-    assert worker.process() is None
-    assert shut_down(settings) == Ended((), (), ())
-
-
-# A supervisor that starts a worker in the moment in which it ends.
-_ENDS_LATE = """
-import os, signal, subprocess, sys, time
-from pathlib import Path
-from pipelines.nimbus.processes.life import Life
-from pipelines.nimbus.settings import NimbusSettings
-from pipelines.processes import ProcessIdentity
-
-def end(*_):
-    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "started by a worker"])
-    Life(NimbusSettings(Path(sys.argv[1])), "s1", 2).starting("y", ProcessIdentity.of(worker.pid))
-    os._exit(0)
-
-signal.signal(signal.SIGTERM, end)
-print("up", flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_shutdown_ends_workers_that_are_starting(host: Host, settings: NimbusSettings) -> None:
-    host.restart("starts slowly")
-    host.submit()
-    host.until(lambda: host.supervisor._children)
-    (worker,) = host.supervisor._children
-    assert host.worker() is None
-    command = [sys.executable, "-c", _ENDS_LATE, str(settings.home)]
-    with subprocess.Popen(command, env=worker_environment(host.store, settings), stdout=subprocess.PIPE) as supervisor:
-        assert supervisor.stdout is not None
-        supervisor.stdout.readline()
-        record = {"life": "x", **ProcessIdentity.of(supervisor.pid).to_json()}
-        (settings.supervisor_folder("s1") / "supervisor.json").write_text(json.dumps(record), "utf-8")
-        assert shut_down(settings) == Ended(("s1",), ("s1:1", "s1:2"), ())
-        assert supervisor.wait(30) == 0
-    assert worker.wait(30) == -signal.SIGTERM
-    late = Life(settings, "s1", "2.starting").read()
-    assert late is not None
-    assert late.process() is None
 
 
 def test_a_worker_that_has_got_up_is_starting_no_more(host: Host) -> None:
