@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import tenacity
 
 from pipelines.catalog.flow import FlowSettings
+from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import NotAliveError, RebalanceError, RegistryError, VersionError, WaitError
 from pipelines.nimbus.processes import supervisor
+from pipelines.nimbus.processes.life import may_live
 from pipelines.nimbus.registry.lifecycle import Request, Status, check_request
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import (
@@ -290,15 +292,15 @@ class Nimbus:
         Raises:
             RegistryError: It does not come up.
         """
-        name = supervisor.default_name()
-        if self._beats(name):
+        if (name := self._supervisor_here()) is not None:
             return name
         supervisor.start_detached(self.store, self.settings)
         deadline = time.monotonic() + _SUPERVISOR_SECONDS
-        while not self._beats(name):
+        while (name := self._supervisor_here()) is None:
             if time.monotonic() > deadline:
-                log = self.settings.supervisor_folder(name) / "supervisor.jsonl"
-                raise RegistryError(self.store.url, f"has seen no supervisor {name} come up", hint=f"see {log}")
+                expected = supervisor.default_name()
+                log = self.settings.supervisor_folder(expected) / "supervisor.jsonl"
+                raise RegistryError(self.store.url, f"has seen no supervisor {expected} come up", hint=f"see {log}")
             time.sleep(_POLL_SECONDS)
         return name
 
@@ -313,9 +315,14 @@ class Nimbus:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _beats(self, name: str) -> bool:
-        """Return whether a supervisor holds its lease: a beat alone may be a dead one's last."""
-        return self.registry.leases.holder(f"supervisor:{name}") is not None
+    def _supervisor_here(self) -> str | None:
+        """Return a supervisor of this host that holds its lease and lives: a beat alone may be a dead one's last."""
+        others = (beat.supervisor for beat in self.places.supervisors() if beat.host == host_name())
+        for name in (supervisor.default_name(), *others):
+            held = self.registry.leases.holder(f"supervisor:{name}")
+            if held is not None and may_live(self.settings, name, held.holder):
+                return name
+        return None
 
     def _submit(self, asked: _Asked, inactive: bool) -> FlowStatus:
         content, name = self._content(asked)

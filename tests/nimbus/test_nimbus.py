@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from sqlalchemy import make_url, update
 from pipelines import Lake
 from pipelines.catalog.flow import FlowSettings, FlowSpec
 from pipelines.errors import FlowFileError, UnknownFlowError
+from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import default_windows
 from pipelines.flowmix.yaml_form import load_flow
@@ -36,6 +38,8 @@ from pipelines.nimbus.errors import (
     WaitError,
 )
 from pipelines.nimbus.periodic_rebalance import judge
+from pipelines.nimbus.processes import supervisor
+from pipelines.nimbus.processes.life import Life
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import versions
 from pipelines.nimbus.settings import registry_exists, registry_url
@@ -296,6 +300,30 @@ def test_a_registry_is_where_its_url_says(tmp_path: Path, monkeypatch: pytest.Mo
     assert registry_exists(registry_url())
     chosen = make_url("sqlite://").set(database=str(home / "nimbus" / "registry.db"))
     assert registry_exists(chosen.render_as_string())
+
+
+@pytest.mark.parametrize("id_", [None, "mine"])
+def test_a_supervisor_that_was_killed_a_moment_ago_is_none(
+    nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch, id_: str | None
+) -> None:
+    """Its lease has yet to run out. One that lives is enough, whatever its id is."""
+    name, started = id_ or supervisor.default_name(), []
+
+    def start(store: Store, settings: NimbusSettings) -> None:
+        other = supervisor.SupervisorProcess(store, settings)
+        started.append(other)
+        other.take_name()
+
+    monkeypatch.setattr(supervisor, "start_detached", start)
+    nimbus.registry.leases.take(f"supervisor:{name}", "first", 60)
+    nimbus.places.beat_supervisor(name, host_name(), (6900,), started_at=1.0)
+    Life(nimbus.settings, name, "supervisor").begun("first")
+    assert nimbus.ensure_supervisor() == name
+    assert started == []
+    file = nimbus.settings.supervisor_folder(name) / "supervisor.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**22, "ticks": 1}))
+    assert nimbus.ensure_supervisor() == supervisor.default_name()
+    assert len(started) == 1
 
 
 @pytest.mark.slow

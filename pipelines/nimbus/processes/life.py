@@ -125,6 +125,12 @@ def holder_of(supervisor: str, port: int, life: str) -> str:
     return f"{supervisor}:{port}:{life}"
 
 
+def may_live(settings: NimbusSettings, supervisor: str, holder: str) -> bool:
+    """Return whether the holder of a supervisor's lease may be alive: it is, or nothing here was written by it."""
+    record = Life(settings, supervisor, SUPERVISOR).read()
+    return record is None or record.life != holder or record.process() is not None
+
+
 @dataclass(frozen=True)
 class Ended:
     """The processes that a shutdown has ended.

@@ -30,7 +30,7 @@ from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError, SettingError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
+from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of, may_live
 from pipelines.nimbus.processes.standby import MASTER, Standby
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.placements import Places
@@ -238,7 +238,7 @@ class SupervisorProcess:
     def take_name(self) -> None:
         name = f"supervisor:{self.name}"
         held = self._registry.leases.holder(name)
-        if held is not None and not self._alive_elsewhere(held.holder):
+        if held is not None and not may_live(self._settings, self.name, held.holder):
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
         self._own = self._taken()
@@ -258,11 +258,6 @@ class SupervisorProcess:
             if held is None or held.holder != self._holder:
                 raise
             return held
-
-    def _alive_elsewhere(self, holder: str) -> bool:
-        """Return whether the holder of this name's lease may still be alive."""
-        record = Life(self._settings, self.name, "supervisor").read()
-        return record is None or record.life != holder or record.process() is not None
 
     def _held_from_afar(self) -> Lease | None:
         """Return the name's lease where nothing is written here of its holder: only its renewals show that one lives."""
