@@ -49,6 +49,7 @@ def tidied(
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in
+    from pipelines.nimbus.settings import nimbus_home
 
     # A flow whose module cannot be loaded is compacted by its name.
     known = {spec.name: spec for spec in found()[0]}
@@ -60,7 +61,7 @@ def tidied(
             lake,
             registry,
             kept,
-            nimbus_home=settings.home / "nimbus",
+            nimbus_home=nimbus_home(settings),
             flows=[
                 known[name].topology(settings) if name in known else _of_file(files.get(name), name) for name in named
             ],

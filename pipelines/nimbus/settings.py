@@ -98,7 +98,7 @@ class NimbusSettings:
         Raises:
             SettingError: A value is not of its kind.
         """
-        home = FlowSettings.from_environment().home / "nimbus"
+        home = nimbus_home(FlowSettings.from_environment())
         values: dict[str, Any] = {}
         for field in fields(cls):
             text = os.environ.get(PREFIX + field.name.upper())
@@ -113,6 +113,12 @@ class NimbusSettings:
     def supervisor_folder(self, supervisor: str) -> Path:
         """Return a supervisor's own files."""
         return self.home / "supervisors" / supervisor
+
+
+def nimbus_home(settings: FlowSettings) -> Path:
+    """Return TRIDELTA_NIMBUS_HOME, else `nimbus` in a deployment's home."""
+    chosen = os.environ.get(PREFIX + "HOME")
+    return Path(chosen) if chosen else settings.home / "nimbus"
 
 
 def registry_url() -> str:
