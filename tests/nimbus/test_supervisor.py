@@ -176,6 +176,30 @@ def test_a_worker_that_dies_at_each_start_is_started_less_and_less_often(
     assert [facts["again_in_seconds"] for facts in said if facts.get("event") == "worker died"] == [0.0, 1.0, 2.0]
 
 
+def test_a_worker_that_ends_well_just_after_its_slot_was_looked_at_has_not_died(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["/bin/sh", "-c", f"until [ -e {tmp_path / 'go'} ]; do sleep 0.02; done"]
+    supervisor = SupervisorProcess(host.store, host.settings, "s2", command=lambda *_: command)
+    supervisor.take_name()
+    host.submit()
+    host.until(lambda: supervisor._children, supervisor)
+    (child,) = supervisor._children
+
+    def ends() -> None:
+        (tmp_path / "go").touch()
+        child.wait(30)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "_keep_standby", ends)
+        supervisor.look()
+    supervisor.look()
+    (again,) = supervisor._children
+    again.wait(30)
+    assert again is not child
+    assert [line.event for line in host.registry.history("a")] == ["SUBMIT"]
+
+
 @pytest.mark.parametrize("found", [False, True], ids=["by its supervisor", "by the next one"])
 def test_what_a_dead_worker_has_left_is_killed(host: Host, found: bool) -> None:
     """As its JVM, where that does not see at once that it is alone."""

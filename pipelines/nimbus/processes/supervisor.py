@@ -213,7 +213,9 @@ class SupervisorProcess:
             logger.warning("registry does not answer", reason=str(error))
         except Exception:
             logger.exception("a round failed; it is tried again")
-        self._children = [child for child in self._children if child.poll() is None]
+        # Of a worker that has ended its slot has yet to learn with which code.
+        asked = {slot.record.pid for slot in self._kept if slot.record is not None}
+        self._children = [child for child in self._children if child.poll() is None or child.pid in asked]
         return True
 
     def _alone(self, work: Callable[[], None], what: str) -> None:
