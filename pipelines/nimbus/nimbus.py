@@ -351,15 +351,17 @@ class Nimbus:
 
     def _update(self, asked: _Asked, *, if_it_differs: bool = False) -> tuple[DeployedFlow, str]:
         """Give a flow its next version: what is asked for on top of the current one, also where others update it now."""
+        said = Request(asked.workers, asked.parallelism or {}, asked.settings)
         for attempt in tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(VersionError), stop=tenacity.stop_after_attempt(_TRIES), reraise=True
         ):
             with attempt:
                 current = self.registry.flow(asked.name())
                 content = self._next(asked, current.version.content)
-                if if_it_differs and content == current.version.content:
+                same = if_it_differs and content == current.version.content
+                if same and _holding(current.with_content(content, said)) == _holding(current):
                     return current, "unchanged"
-                return self.registry.update(current.name, content, seen=current), "updated"
+                return self.registry.update(current.name, content, seen=current, said=said), "updated"
         raise AssertionError("it returns or raises")
 
     def _next(self, asked: _Asked, current: Content) -> Content:
@@ -390,6 +392,10 @@ class _Asked:
     def name(self) -> str:
         """Return the flow's name, from the file if none is given."""
         return self.flow or deployed.from_file(_named(self.file))[0].name
+
+
+def _holding(flow: DeployedFlow) -> object:
+    return flow.workers, flow.parallelism, flow.settings
 
 
 def _chosen(trigger_seconds: float | None, settings: Mapping[str, Any]) -> dict[str, Any]:

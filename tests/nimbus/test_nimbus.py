@@ -40,9 +40,12 @@ from pipelines.nimbus.errors import (
 from pipelines.nimbus.periodic_rebalance import judge
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.registry.placements import Placing
+from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import versions
 from pipelines.nimbus.settings import registry_exists, registry_url
+from pipelines.nimbus.status import FlowStatus
 
 YAML = """
 flow: delays
@@ -348,6 +351,31 @@ def test_two_updates_at_once_keep_what_both_ask_for(nimbus: Nimbus, monkeypatch:
     updated = nimbus.update("flights", max_attempts=9)
     assert (updated.settings["max_attempts"], updated.settings["hosts"]) == (9, ["s2"])
     assert len(nimbus.versions("flights")) == 3
+
+
+def test_what_an_update_says_goes_before_what_a_rebalance_has_set(nimbus: Nimbus) -> None:
+    def rebalanced(**request: Any) -> None:
+        nimbus.rebalance("flights", wait_seconds=0, **request)
+        Registry(nimbus.store).fire()
+
+    def now(seen: FlowStatus) -> tuple[int, int, object, object]:
+        return seen.workers, seen.parallelism["delays"], seen.settings["trigger_seconds"], seen.settings.get("hosts")
+
+    nimbus.submit("flights", trigger_seconds=5, workers=1, parallelism={"delays": 2})
+    rebalanced(workers=2, parallelism={"delays": 4}, settings={"trigger_seconds": 1, "hosts": ["s2"]})
+    nimbus.places.assign_all([Placing(nimbus.registry.flow("flights"), {}, "REBALANCE")])
+    assert now(nimbus.update("flights", max_attempts=7)) == (2, 4, 1, ["s2"])
+    assert not nimbus.registry.flow("flights").scratch
+    # As its version says already: only the rebalance stands in the way.
+    assert now(nimbus.update("flights", workers=1)) == (1, 4, 1, ["s2"])
+    assert nimbus.registry.flow("flights").scratch
+    assert now(nimbus.update("flights", parallelism={"delays": 8}, trigger_seconds=10)) == (1, 8, 10, ["s2"])
+    rebalanced(settings={"trigger_seconds": 1})
+    assert nimbus.deploy("flights")[1] == "unchanged"
+    seen, done = nimbus.deploy("flights", trigger_seconds=10)
+    assert (done, now(seen)) == ("updated", (1, 8, 10, ["s2"]))
+    rebalanced(settings={"trigger_seconds": 10})
+    assert nimbus.deploy("flights", trigger_seconds=10)[1] == "unchanged"
 
 
 @pytest.mark.parametrize("now", [b"caf\xe9", None], ids=["no text", "unreadable"])
