@@ -48,7 +48,7 @@ def tidied(
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in
-    from pipelines.nimbus.settings import registry_url
+    from pipelines.nimbus.settings import nimbus_home, registry_url
 
     url = registry_url(settings)
     # A flow whose module cannot be loaded is compacted by its name.
@@ -61,7 +61,7 @@ def tidied(
             lake,
             registry,
             kept,
-            nimbus_home=settings.home / "nimbus",
+            nimbus_home=nimbus_home(settings),
             flows=[
                 known[name].topology(settings) if name in known else _of_file(files.get(name), name) for name in named
             ],

@@ -437,8 +437,10 @@ def watch(folder: FlowFolder, supervisor: SupervisorProcess, *, poll_seconds: fl
         except NimbusError as error:
             # The registry does not answer, or somebody else changes one of the flows: the next look goes on.
             logger.warning("a look at the folder was broken off", reason=str(error))
-        if own:
-            supervisor.look()
+        if own and not supervisor.look():
+            # Another has the name and supervises this host, as after a sleep of the host.
+            supervisor.end()
+            own = False
         (time.sleep if supervisor.ending.is_set() else supervisor.ending.wait)(poll_seconds)
     if own:
         supervisor.end()

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import tenacity
 
 from pipelines.catalog.flow import FlowSettings
+from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import NotAliveError, RebalanceError, RegistryError, VersionError, WaitError
 from pipelines.nimbus.processes import supervisor
+from pipelines.nimbus.processes.life import may_live
 from pipelines.nimbus.registry.lifecycle import Request, Status, check_request
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import (
@@ -289,15 +291,15 @@ class Nimbus:
         Raises:
             RegistryError: It does not come up.
         """
-        name = supervisor.default_name()
-        if self._beats(name):
+        if (name := self._supervisor_here()) is not None:
             return name
         supervisor.start_detached(self.store, self.settings)
         deadline = time.monotonic() + _SUPERVISOR_SECONDS
-        while not self._beats(name):
+        while (name := self._supervisor_here()) is None:
             if time.monotonic() > deadline:
-                log = self.settings.supervisor_folder(name) / "supervisor.jsonl"
-                raise RegistryError(self.store.url, f"has seen no supervisor {name} come up", hint=f"see {log}")
+                expected = supervisor.default_name()
+                log = self.settings.supervisor_folder(expected) / "supervisor.jsonl"
+                raise RegistryError(self.store.url, f"has seen no supervisor {expected} come up", hint=f"see {log}")
             time.sleep(_POLL_SECONDS)
         return name
 
@@ -312,9 +314,14 @@ class Nimbus:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _beats(self, name: str) -> bool:
-        """Return whether a supervisor holds its lease: a beat alone may be a dead one's last."""
-        return self.registry.leases.holder(f"supervisor:{name}") is not None
+    def _supervisor_here(self) -> str | None:
+        """Return a supervisor of this host that holds its lease and lives: a beat alone may be a dead one's last."""
+        others = (beat.supervisor for beat in self.places.supervisors() if beat.host == host_name())
+        for name in (supervisor.default_name(), *others):
+            held = self.registry.leases.holder(f"supervisor:{name}")
+            if held is not None and may_live(self.settings, name, held.holder):
+                return name
+        return None
 
     def _submit(self, asked: _Asked, inactive: bool) -> FlowStatus:
         content, name = self._content(asked)
@@ -343,15 +350,17 @@ class Nimbus:
 
     def _update(self, asked: _Asked, *, if_it_differs: bool = False) -> tuple[DeployedFlow, str]:
         """Give a flow its next version: what is asked for on top of the current one, also where others update it now."""
+        said = Request(asked.workers, asked.parallelism or {}, asked.settings)
         for attempt in tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(VersionError), stop=tenacity.stop_after_attempt(_TRIES), reraise=True
         ):
             with attempt:
                 current = self.registry.flow(asked.name())
                 content = self._next(asked, current.version.content)
-                if if_it_differs and content == current.version.content:
+                same = if_it_differs and content == current.version.content
+                if same and _holding(current.with_content(content, said)) == _holding(current):
                     return current, "unchanged"
-                return self.registry.update(current.name, content, seen=current), "updated"
+                return self.registry.update(current.name, content, seen=current, said=said), "updated"
         raise AssertionError("it returns or raises")
 
     def _next(self, asked: _Asked, current: Content) -> Content:
@@ -382,6 +391,10 @@ class _Asked:
     def name(self) -> str:
         """Return the flow's name, from the file if none is given."""
         return self.flow or deployed.from_file(_named(self.file))[0].name
+
+
+def _holding(flow: DeployedFlow) -> object:
+    return flow.workers, flow.parallelism, flow.settings
 
 
 def _chosen(trigger_seconds: float | None, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from pipelines.bounds import (
     DAYS,
@@ -97,7 +98,7 @@ class NimbusSettings:
         Raises:
             SettingError: A value is not of its kind.
         """
-        home = FlowSettings.from_environment().home / "nimbus"
+        home = nimbus_home(FlowSettings.from_environment())
         values: dict[str, Any] = {}
         for field in fields(cls):
             text = os.environ.get(PREFIX + field.name.upper())
@@ -114,10 +115,19 @@ class NimbusSettings:
         return self.home / "supervisors" / supervisor
 
 
+def nimbus_home(settings: FlowSettings) -> Path:
+    """Return TRIDELTA_NIMBUS_HOME, else `nimbus` in a deployment's home."""
+    chosen = os.environ.get(PREFIX + "HOME")
+    return Path(chosen) if chosen else settings.home / "nimbus"
+
+
 def registry_url(settings: FlowSettings | None = None) -> str:
     """Return TRIDELTA_REGISTRY, else a SQLite file in the home: that of the settings, or of the environment."""
-    chosen = os.environ.get("TRIDELTA_REGISTRY")
-    return chosen or f"sqlite:///{(settings or FlowSettings.from_environment()).home / 'nimbus' / 'registry.db'}"
+    if chosen := os.environ.get("TRIDELTA_REGISTRY"):
+        return chosen
+    file = str((settings or FlowSettings.from_environment()).home / "nimbus" / "registry.db")
+    # What a URL of SQLite would not take as a part of the path.
+    return _SQLITE + file.replace("%", "%25").replace("?", "%3F")
 
 
 def registry_exists(url: str) -> bool:
@@ -126,7 +136,7 @@ def registry_exists(url: str) -> bool:
     Args:
         url: The registry's database.
     """
-    return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE).partition("?")[0]).exists()
+    return not url.startswith(_SQLITE) or Path(unquote(url.removeprefix(_SQLITE).partition("?")[0])).exists()
 
 
 def _taken(name: str, told_as: str, given: Any) -> Any:

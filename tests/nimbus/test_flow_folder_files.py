@@ -339,15 +339,16 @@ def test_a_folder_that_is_gone_for_a_while_stops_nothing(streams: Deployed, flow
 class Keeper:
     """Stands for a supervisor."""
 
-    def __init__(self) -> None:
-        self.ending, self.log, self.empties = threading.Event(), [], False
+    def __init__(self, *looks: bool) -> None:
+        self.ending, self.log, self.empties, self.looks = threading.Event(), [], False, list(looks)
 
     def stand_in(self) -> bool:
         self.log.append("stands in")
         return True
 
-    def look(self) -> None:
+    def look(self) -> bool:
         self.log.append("looks")
+        return self.looks.pop(0) if self.looks else True
 
     def end(self) -> None:
         self.log.append("ends")
@@ -365,6 +366,20 @@ def test_the_end_drains_all(streams: Deployed, flows: Path) -> None:
     assert streams.news()[-1] == ("kill", "first")
     assert folder.deployed == {}
     assert (keeper.log[0], keeper.log[-1], set(keeper.log[1:-1])) == ("stands in", "ends", {"looks"})
+
+
+def test_a_watch_goes_on_where_another_supervisor_has_taken_its_name(streams: Deployed, flows: Path) -> None:
+    """As after the laptop has slept: no flow is drained, and it stands in again once the other one has ended."""
+    folder, keeper = watched(streams, flows), Keeper(False)
+    write(flows, "a.yaml", "first")
+    watcher = threading.Thread(target=flow_folder.watch, args=(folder, keeper), kwargs={"poll_seconds": 0.01})
+    watcher.start()
+    while keeper.log.count("looks") < 2:
+        time.sleep(0.01)
+    assert running(folder) == {"first"}
+    keeper.ending.set()
+    watcher.join(10)
+    assert keeper.log[:5] == ["stands in", "looks", "ends", "stands in", "looks"]
 
 
 class Once:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import subprocess
 import sys
 import threading
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import make_url, update
 
 from pipelines import Lake
 from pipelines.catalog.flow import FlowSettings, FlowSpec
 from pipelines.errors import FlowFileError, UnknownFlowError
+from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import default_windows
 from pipelines.flowmix.yaml_form import load_flow
@@ -36,7 +38,14 @@ from pipelines.nimbus.errors import (
     WaitError,
 )
 from pipelines.nimbus.periodic_rebalance import judge
+from pipelines.nimbus.processes import supervisor
+from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.registry.placements import Placing
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import versions
+from pipelines.nimbus.settings import registry_exists, registry_url
+from pipelines.nimbus.status import FlowStatus
 
 YAML = """
 flow: delays
@@ -283,6 +292,43 @@ def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         NimbusSettings(tmp_path, lease_seconds=40.0)
 
 
+@pytest.mark.parametrize("name", ["a%20b", "100%", "what?x=1", "a#b", "u@h:1", "\u00fc x"], ids=ascii)
+def test_a_registry_is_where_its_url_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """SQLite's URL decodes %20 and ends at ?; who asks whether the file is there reads it in the same way."""
+    home = tmp_path / name
+    monkeypatch.setenv("TRIDELTA_HOME", str(home))
+    assert not registry_exists(registry_url())
+    Store(registry_url()).close()
+    assert (home / "nimbus" / "registry.db").is_file()
+    assert registry_exists(registry_url())
+    chosen = make_url("sqlite://").set(database=str(home / "nimbus" / "registry.db"))
+    assert registry_exists(chosen.render_as_string())
+
+
+@pytest.mark.parametrize("id_", [None, "mine"])
+def test_a_supervisor_that_was_killed_a_moment_ago_is_none(
+    nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch, id_: str | None
+) -> None:
+    """Its lease has yet to run out. One that lives is enough, whatever its id is."""
+    name, started = id_ or supervisor.default_name(), []
+
+    def start(store: Store, settings: NimbusSettings) -> None:
+        other = supervisor.SupervisorProcess(store, settings)
+        started.append(other)
+        other.take_name()
+
+    monkeypatch.setattr(supervisor, "start_detached", start)
+    nimbus.registry.leases.take(f"supervisor:{name}", "first", 60)
+    nimbus.places.beat_supervisor(name, host_name(), (6900,), started_at=1.0)
+    Life(nimbus.settings, name, "supervisor").begun("first")
+    assert nimbus.ensure_supervisor() == name
+    assert started == []
+    file = nimbus.settings.supervisor_folder(name) / "supervisor.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**22, "ticks": 1}))
+    assert nimbus.ensure_supervisor() == supervisor.default_name()
+    assert len(started) == 1
+
+
 @pytest.mark.slow
 def test_looking_at_flows_loads_neither_spark_nor_dagster() -> None:
     code = "import sys, pipelines.nimbus.nimbus, pipelines.nimbus.processes.supervisor"
@@ -305,6 +351,31 @@ def test_two_updates_at_once_keep_what_both_ask_for(nimbus: Nimbus, monkeypatch:
     updated = nimbus.update("flights", max_attempts=9)
     assert (updated.settings["max_attempts"], updated.settings["hosts"]) == (9, ["s2"])
     assert len(nimbus.versions("flights")) == 3
+
+
+def test_what_an_update_says_goes_before_what_a_rebalance_has_set(nimbus: Nimbus) -> None:
+    def rebalanced(**request: Any) -> None:
+        nimbus.rebalance("flights", wait_seconds=0, **request)
+        Registry(nimbus.store).fire()
+
+    def now(seen: FlowStatus) -> tuple[int, int, object, object]:
+        return seen.workers, seen.parallelism["delays"], seen.settings["trigger_seconds"], seen.settings.get("hosts")
+
+    nimbus.submit("flights", trigger_seconds=5, workers=1, parallelism={"delays": 2})
+    rebalanced(workers=2, parallelism={"delays": 4}, settings={"trigger_seconds": 1, "hosts": ["s2"]})
+    nimbus.places.assign_all([Placing(nimbus.registry.flow("flights"), {}, "REBALANCE")])
+    assert now(nimbus.update("flights", max_attempts=7)) == (2, 4, 1, ["s2"])
+    assert not nimbus.registry.flow("flights").scratch
+    # As its version says already: only the rebalance stands in the way.
+    assert now(nimbus.update("flights", workers=1)) == (1, 4, 1, ["s2"])
+    assert nimbus.registry.flow("flights").scratch
+    assert now(nimbus.update("flights", parallelism={"delays": 8}, trigger_seconds=10)) == (1, 8, 10, ["s2"])
+    rebalanced(settings={"trigger_seconds": 1})
+    assert nimbus.deploy("flights")[1] == "unchanged"
+    seen, done = nimbus.deploy("flights", trigger_seconds=10)
+    assert (done, now(seen)) == ("updated", (1, 8, 10, ["s2"]))
+    rebalanced(settings={"trigger_seconds": 10})
+    assert nimbus.deploy("flights", trigger_seconds=10)[1] == "unchanged"
 
 
 @pytest.mark.parametrize("now", [b"caf\xe9", None], ids=["no text", "unreadable"])

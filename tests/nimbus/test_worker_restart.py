@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
-from pipelines.nimbus.errors import DeployError
+from pipelines.nimbus.errors import DeployError, RegistryError
 from pipelines.nimbus.processes.worker import WorkerProcess
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -30,6 +30,14 @@ class FakeServer:
     def refuse(self) -> None:
         self.refuses = True
 
+    def start(self) -> None:
+        """As a server's."""
+
+    stop = start
+
+    def end_if_idle(self) -> bool:
+        return not self.busy
+
 
 @dataclass
 class FakeTask:
@@ -38,6 +46,8 @@ class FakeTask:
     flow: DeployedFlow
     told: list[str] = field(default_factory=list)
     revision: int = 1
+    ran: bool = False
+    lost: None = None
     query: Any = field(default_factory=lambda: SimpleNamespace(task=1))
     figures: Any = field(default_factory=lambda: SimpleNamespace(state="running"))
 
@@ -46,6 +56,9 @@ class FakeTask:
 
     def leave(self) -> None:
         self.told.append("leave")
+
+    def is_alive(self) -> bool:
+        return "leave" not in self.told
 
 
 def content(text: str) -> Content:
@@ -80,6 +93,28 @@ def test_while_a_request_is_under_way_flows_go_on_as_they_are(registry: Registry
     worker._follow(flows)
     assert worker.ending.is_set()
     assert [task.told[-1] for task in tasks.values()] == ["leave", "leave"]
+
+
+def test_a_worker_that_is_told_to_end_does_so_without_the_registry(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(*_: object) -> None:
+        raise RegistryError("x", "does not answer", hint="")
+
+    module = "pipelines.nimbus.processes.worker"
+    monkeypatch.setattr(f"{module}.Server", lambda *_: FakeServer())
+    monkeypatch.setattr(f"{module}._lives", lambda _: True)
+    monkeypatch.setattr(worker, "_end_with_jvm", lambda: None)
+    monkeypatch.setattr(worker, "_given", object())
+    monkeypatch.setattr(worker, "_flows", down)
+    monkeypatch.setattr(worker._registry.leases, "release", down)
+    task = FakeTask(registry.submit("a", content("a")))
+    worker._tasks = {(1, 1): task}  # type: ignore[dict-item]
+    assert not worker._round(None)  # type: ignore[arg-type]
+    assert task.told == []
+    worker.ending.set()
+    worker.run()
+    assert task.told == ["leave"]
 
 
 @pytest.mark.parametrize(

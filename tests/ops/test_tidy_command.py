@@ -28,8 +28,8 @@ from tests.maintenance.small_state import SmallState
 DAY = 86_400.0
 
 
-def _old_log(home: Path) -> Path:
-    file = home / "nimbus" / "logs" / "host" / "6900" / "worker.jsonl.1"
+def _old_log(home: Path, nimbus: str = "nimbus") -> Path:
+    file = home / nimbus / "logs" / "host" / "6900" / "worker.jsonl.1"
     file.parent.mkdir(parents=True)
     file.write_text("{}\n")
     os.utime(file, (1, 1))
@@ -65,6 +65,13 @@ def test_the_registry_is_tidied_where_there_is_one(home: Path) -> None:
     Store(registry_url()).close()
     report = tidied(Lake(home / "lake"), FlowSettings(home), Retention())
     assert "registry" in {one.what for one in report.things}
+
+
+def test_logs_are_removed_where_they_are_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(home / "var"))
+    elsewhere, log = _old_log(home), _old_log(home, "var")
+    tidied(Lake(home / "lake"), FlowSettings(home), Retention())
+    assert (elsewhere.exists(), log.exists()) == (True, False)
 
 
 @pytest.mark.slow

@@ -125,6 +125,12 @@ def holder_of(supervisor: str, port: int, life: str) -> str:
     return f"{supervisor}:{port}:{life}"
 
 
+def may_live(settings: NimbusSettings, supervisor: str, holder: str) -> bool:
+    """Return whether the holder of a supervisor's lease may be alive: it is, or nothing here was written by it."""
+    record = Life(settings, supervisor, SUPERVISOR).read()
+    return record is None or record.life != holder or record.process() is not None
+
+
 @dataclass(frozen=True)
 class Ended:
     """The processes that a shutdown has ended.
@@ -147,7 +153,7 @@ def shut_down(settings: NimbusSettings) -> Ended:
         settings: Whose home says which processes are meant, and how long they have (`stop_seconds`).
     """
     leaders = {key: record for key, record in _living(settings).items() if key[1] == SUPERVISOR}
-    late = end(list(leaders.values()), settings.stop_seconds)
+    late = end(list(leaders.values()), settings.stop_seconds, alone=True)
     # Not before these have ended: until then they start workers.
     others = {key: record for key, record in _living(settings).items() if key[1] != SUPERVISOR}
     late += end(list(others.values()), settings.stop_seconds)
@@ -174,8 +180,14 @@ def _living(settings: NimbusSettings) -> dict[tuple[str, str], LifeRecord]:
     return found
 
 
-def end(records: Sequence[LifeRecord], seconds: float) -> list[LifeRecord]:
-    """End processes: SIGTERM, patience, SIGKILL. Returns those that needed the last."""
+def end(records: Sequence[LifeRecord], seconds: float, *, alone: bool = False) -> list[LifeRecord]:
+    """End processes: SIGTERM, patience, SIGKILL. Returns those that needed the last.
+
+    Args:
+        records: The processes.
+        seconds: For how long to be patient.
+        alone: Do not kill what they have started.
+    """
     for record in records:
         # A standby ends with its supervisor.
         with contextlib.suppress(ProcessLookupError):
@@ -185,5 +197,9 @@ def end(records: Sequence[LifeRecord], seconds: float) -> list[LifeRecord]:
         time.sleep(0.1)
     late = [record for record in records if record.process() is not None]
     for record in late:
-        record.kill()
+        if not alone:
+            record.kill()
+        elif process := record.process():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
     return late

@@ -30,7 +30,7 @@ from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError, SettingError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
+from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of, may_live
 from pipelines.nimbus.processes.standby import Standby
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.placements import Places
@@ -116,7 +116,7 @@ class SupervisorProcess:
         self._standby = Standby(settings, self.name, start, standby) if chosen and keeps_standby(settings) else None
 
     def run(self) -> None:
-        """Run until `ending` is set.
+        """Run until `ending` is set, or another supervisor has its name.
 
         Raises:
             LeaseHeldError: A supervisor of this name runs already.
@@ -125,7 +125,8 @@ class SupervisorProcess:
         logger.info("supervisor up", supervisor=self.name, ports=list(self._slots), pid=os.getpid())
         while not self.ending.is_set():
             began = time.monotonic()
-            self.look()
+            if not self.look():
+                break
             self._rung.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
             self._rung.clear()
         self.end()
@@ -191,15 +192,18 @@ class SupervisorProcess:
                     self._watch(slot)
                 self.ending.wait(1.0)
 
-    def look(self) -> None:
-        """Do one round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
+    def look(self) -> bool:
+        """Do one round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one.
+
+        Returns:
+            False once another supervisor has its name: then it touches no slot.
+        """
         for slot in self._kept:
             # First, and without the registry: a frozen worker may be what keeps it locked.
             self._watch(slot)
         try:
             if not self._renew_own():
-                # Its slots are the other's: what it knows of them is old.
-                return
+                return False
             self._places.beat_supervisor(self.name, host_name(), tuple(self._slots), started_at=self._started_at)
             self._alone(self._leader.tick, "leading")
             for slot in self._kept:
@@ -209,7 +213,10 @@ class SupervisorProcess:
             logger.warning("registry does not answer", reason=str(error))
         except Exception:
             logger.exception("a round failed; it is tried again")
-        self._children = [child for child in self._children if child.poll() is None]
+        # Of a worker that has ended its slot has yet to learn with which code.
+        asked = {slot.record.pid for slot in self._kept if slot.record is not None}
+        self._children = [child for child in self._children if child.poll() is None or child.pid in asked]
+        return True
 
     def _alone(self, work: Callable[[], None], what: str) -> None:
         """Do a part of a round. What nobody foresaw there ends neither the other parts nor this process, which starts workers.
@@ -233,16 +240,26 @@ class SupervisorProcess:
     def take_name(self) -> None:
         name = f"supervisor:{self.name}"
         held = self._registry.leases.holder(name)
-        if held is not None and not self._alive_elsewhere(held.holder):
+        if held is not None and not may_live(self._settings, self.name, held.holder):
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
-        self._own = self._registry.leases.take(name, self._holder, self._own_seconds)
+        self._own = self._taken()
         Life(self._settings, self.name, "supervisor").begun(self._holder)
 
-    def _alive_elsewhere(self, holder: str) -> bool:
-        """Return whether the holder of this name's lease may still be alive."""
-        record = Life(self._settings, self.name, "supervisor").read()
-        return record is None or record.life != holder or record.process() is not None
+    def _taken(self) -> Lease:
+        """Return the lease of its name, taken now or by a call whose answer was lost.
+
+        Raises:
+            LeaseHeldError: A supervisor of this name runs already.
+        """
+        name = f"supervisor:{self.name}"
+        try:
+            return self._registry.leases.take(name, self._holder, self._own_seconds)
+        except LeaseHeldError:
+            held = self._registry.leases.holder(name)
+            if held is None or held.holder != self._holder:
+                raise
+            return held
 
     def _held_from_afar(self) -> Lease | None:
         """Return the name's lease where nothing is written here of its holder: only its renewals show that one lives."""
@@ -256,16 +273,20 @@ class SupervisorProcess:
 
     def _renew_own(self) -> bool:
         """Return whether the name is still its own."""
-        assert self._own is not None
+        if self._own is None:
+            return False
         try:
             self._own = self._registry.leases.renew(self._own, self._own_seconds)
         except LeaseLostError:
             # It was frozen, or the clock has jumped. If another has come up meanwhile, this one is the one too many.
             try:
-                self._own = self._registry.leases.take(self._own.name, self._holder, self._own_seconds)
+                self._own = self._taken()
             except LeaseHeldError as error:
                 logger.error("another supervisor of this name runs", reason=str(error))
-                self.ending.set()
+                self._own = None
+                for slot in self._kept:
+                    # It is the other's: what is known of it here is old.
+                    slot.record = None
                 return False
         return True
 

@@ -152,7 +152,10 @@ class WorkerProcess:
             time.sleep(self._settings.beat_seconds / 2)
         self._server.stop()
         self._ended.set()
-        self._registry.leases.release(self._slot_lease)
+        try:
+            self._registry.leases.release(self._slot_lease)
+        except RegistryError as error:
+            logger.warning("slot not given back: its lease runs out", reason=str(error))
         logger.info("worker ends", supervisor=self._slot[0], port=self._slot[1])
 
     # --- a round ----------------------------------------------------------------------------------------------------
@@ -164,18 +167,22 @@ class WorkerProcess:
         if self.ending.is_set() and self._server is not None:
             # One more would keep the process, and whatever is to come in its place, waiting.
             self._server.refuse()
+        flows: dict[Key, DeployedFlow] = {}
         try:
             flows = self._flows()
             self._follow(flows)
         except RegistryError as error:
             logger.warning("registry does not answer", reason=str(error))
-        else:
-            for key in [key for key, task in self._tasks.items() if not task.is_alive()]:
-                self._collect(key)
-            if self._tasks or (self._server is not None and self._server.busy):
+            if not self.ending.is_set():
                 return False
-            return self.ending.is_set() or not (flows or self._is_warm())
-        return False
+            # Whatever the registry would say: all drain.
+            for task in self._tasks.values():
+                task.leave()
+        for key in [key for key, task in self._tasks.items() if not task.is_alive()]:
+            self._collect(key)
+        if self._tasks or (self._server is not None and self._server.busy):
+            return False
+        return self.ending.is_set() or not (flows or self._is_warm())
 
     def _is_warm(self) -> bool:
         """Return whether it is to be up without a flow, for requests: as long as its supervisor is."""

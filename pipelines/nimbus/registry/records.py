@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Row
@@ -101,6 +101,23 @@ class DeployedFlow:
     def settings(self) -> dict[str, Any]:
         """The settings that hold now."""
         return {**self.version.content.settings, **self.scale.settings}
+
+    def with_content(self, content: Content, said: Request) -> DeployedFlow:
+        """Return it with another content.
+
+        Args:
+            content: The content.
+            said: The part of it that was named: there, what rebalances have set holds no more. The rest stays, but for
+                components that are gone.
+        """
+        scale = self.scale
+        there = {c: n for c, n in scale.parallelism.items() if c in content.components or c.startswith("__")}
+        kept = Request(
+            scale.workers if said.workers is None else None,
+            {component: number for component, number in there.items() if component not in said.parallelism},
+            {name: value for name, value in scale.settings.items() if name not in said.settings},
+        )
+        return replace(self, version=replace(self.version, content=content), scale=kept)
 
 
 @dataclass(frozen=True)

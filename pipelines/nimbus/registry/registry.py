@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, func, insert, select, update
@@ -74,13 +73,16 @@ class Registry:
             # Another process has submitted it between the look and the insert (PostgreSQL).
             raise AlreadyAliveError(name, Status.ACTIVE) from error
 
-    def update(self, name: str, content: Content, *, seen: DeployedFlow | None = None) -> DeployedFlow:
-        """Give a flow a new version; what rebalances have set stays, but for components that are gone.
+    def update(
+        self, name: str, content: Content, *, seen: DeployedFlow | None = None, said: Request | None = None
+    ) -> DeployedFlow:
+        """Give a flow a new version; what rebalances have set stays, but for what is said and components that are gone.
 
         Args:
             name: The flow.
             content: Its content from now on.
             seen: The flow whose version the content goes on from; None: it goes on from none.
+            said: The part of the content that was asked for now.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
@@ -94,7 +96,7 @@ class Registry:
                 problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted anew"
                 raise VersionError(name, seen.version.number, problem, row.version)
             check_content(name, content)
-            return self._new_version(connection, row, content, "UPDATE", before=row.version)
+            return self._new_version(connection, row, content, "UPDATE", said or Request(), before=row.version)
 
     def roll_back(self, name: str, to: int | None = None) -> DeployedFlow:
         """Make an earlier version's content the current one, as a new version: history is only added to.
@@ -114,7 +116,7 @@ class Registry:
                 raise VersionError(name, row.version, "there is none before it", row.version)
             version = self._version(connection, row, target)
             return self._new_version(
-                connection, row, version.content, "ROLL_BACK", before=version.before, copy_of=version.number
+                connection, row, version.content, "ROLL_BACK", Request(), before=version.before, copy_of=version.number
             )
 
     def versions(self, name: str) -> list[Version]:
@@ -313,19 +315,19 @@ class Registry:
         row: Row[Any],
         content: Content,
         event: str,
+        said: Request,
         *,
         before: int | None,
         copy_of: int | None = None,
     ) -> DeployedFlow:
         highest = connection.scalar(select(func.max(versions.c.number)).where(versions.c.flow == row.serial)) or 0
         self._insert_version(connection, row.serial, highest + 1, content, before=before, copy_of=copy_of)
-        scale = Request.from_json(row.scale)
-        known = {c: n for c, n in scale.parallelism.items() if c in content.components or c.startswith("__")}
-        placed_by = _placed_by(self._read(connection, row).version.content)
+        former = self._read(connection, row)
+        new = former.with_content(content, said)
         changes = {
             "version": highest + 1,
-            "scale": replace(scale, parallelism=known).to_json(),
-            "scratch": row.scratch or placed_by != _placed_by(content),
+            "scale": new.scale.to_json(),
+            "scratch": row.scratch or _placed_by(former) != _placed_by(new),
             # That of the version before. What still holds is found out again.
             "problem": None,
         }
@@ -401,10 +403,11 @@ def _flow_of(row: Row[Any], version: Version) -> DeployedFlow:
     )
 
 
-def _placed_by(content: Content) -> object:
-    """Return the parts of a content that its flow's assignment follows from."""
-    settings = {name: content.settings.get(name) for name in PLACING_SETTINGS}
-    return content.components, content.workers, content.definition.get("queries"), settings
+def _placed_by(flow: DeployedFlow) -> object:
+    """Return what a flow's assignment follows from."""
+    settings = {name: flow.settings.get(name) for name in PLACING_SETTINGS}
+    content = flow.version.content
+    return content.components, flow.scale.parallelism, flow.workers, content.definition.get("queries"), settings
 
 
 def _status(value: str | None) -> Status | None:
