@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -210,8 +211,11 @@ def test_rebalance_keeps_what_need_not_move(
         assert places[task] == before or before not in kept or before[0] in lost
 
 
-@given(clusters(), demands())
-def test_a_rebalance_of_an_unchanged_flow_changes_nothing(cluster: list[Supervisor], demand: Demand) -> None:
+@given(clusters(), demands(users=True), st.booleans())
+def test_a_rebalance_of_an_unchanged_flow_changes_nothing(
+    cluster: list[Supervisor], demand: Demand, as_before: bool
+) -> None:
+    demand = replace(demand, use_old_assignment=as_before)
     old = planned(cluster, demand)
     if old is None:
         return

@@ -15,10 +15,11 @@ Slot = tuple[str, int]
 
 @dataclass(eq=False)
 class Draft:
-    """A worker that is being planned: where it wants to be, where it is put, and its tasks so far."""
+    """A worker that is being planned: where it wants to be, where it was, where it is put, and its tasks so far."""
 
     host: str = ""
     wanted: Slot | None = None
+    before: Slot | None = None
     port: int | None = None
     tasks: list[int] = field(default_factory=list)
     slot: Slot | None = None
@@ -116,11 +117,14 @@ def place(
 
 
 def _wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervisor]) -> None:
-    """Place workers that want a host: wanted ports before any other, so that no worker takes another's."""
-    by_id = {supervisor.id: supervisor for supervisor in supervisors} if any(draft.wanted for draft in drafts) else {}
+    """Place workers that want a host: wanted ports before any other, so that no worker takes another's.
+
+    One whose wish cannot be followed stays where it was.
+    """
+    anew = not any(draft.wanted or draft.before for draft in drafts)
+    by_id = {} if anew else {supervisor.id: supervisor for supervisor in supervisors}
     for draft in drafts:
-        if draft.wanted is not None and draft.wanted[0] in by_id and slots.has(draft.wanted):
-            slots.put(draft, by_id[draft.wanted[0]], draft.wanted[1])
+        _return(slots, draft, draft.wanted, by_id)
     named = [draft for draft in drafts if draft.slot is None and draft.host]
     for exact in (True, False):
         for draft in named:
@@ -134,6 +138,16 @@ def _wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervi
             )
             if draft.slot is None and chosen is not None:
                 slots.put(draft, chosen, draft.port)
+        for draft in drafts:
+            at = by_id.get(draft.before[0]) if draft.before else None
+            if at is not None and (not exact or draft.host in (at.host, at.id)):
+                _return(slots, draft, draft.before, by_id)
+
+
+def _return(slots: Slots, draft: Draft, slot: Slot | None, by_id: Mapping[str, Supervisor]) -> None:
+    """Put a worker that has no slot yet into this one, if it is free."""
+    if draft.slot is None and slot is not None and slot[0] in by_id and slots.has(slot):
+        slots.put(draft, by_id[slot[0]], slot[1])
 
 
 def _round(slots: Slots, blank: Sequence[Draft], supervisors: Sequence[Supervisor], workers: int) -> None:
