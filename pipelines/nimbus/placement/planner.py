@@ -17,7 +17,15 @@ from pipelines.nimbus.placement.model import (
     Worker,
     in_order,
 )
-from pipelines.nimbus.placement.packing import Draft, Slots, TaskPlacing, number_tasks, place, worker_count
+from pipelines.nimbus.placement.packing import (
+    Draft,
+    Slots,
+    TaskPlacing,
+    number_tasks,
+    place,
+    place_wanted,
+    worker_count,
+)
 
 KINDS = get_args(Kind)
 
@@ -78,6 +86,7 @@ class Planning:
         count = max(count, 1)
         supervisors = self._room(count)
         drafts = self._workers(count, supervisors)
+        place_wanted(self._slots, drafts, supervisors)
         place(self._slots, drafts, supervisors, self._apart(drafts, supervisors))
         self._give_tasks(drafts, alone and count > 1)
         for draft in drafts:
@@ -250,10 +259,7 @@ class Planning:
         if not any(part.different_nodes for part in self._demand.components):
             return []
         wanting = Counter(self._names[task] for task in self._need)
-        hosts = {supervisor.id: supervisor.host for supervisor in supervisors}
-        chosen = {
-            hosts[draft.wanted[0]] if draft.wanted and draft.wanted[0] in hosts else draft.host for draft in drafts
-        } - {""}
+        chosen = {draft.node for draft in drafts if draft.slot}
         targets: list[str] = []
         for component in self._demand.components:
             if not component.different_nodes or not wanting[component.id]:
@@ -268,14 +274,18 @@ class Planning:
     # --- tasks
 
     def _give_tasks(self, drafts: list[Draft], alone: bool) -> None:
-        placing = TaskPlacing(self._demand, self._names, drafts, self._standing)
+        places = self._old.places() if self._keeping else {}
+        placing = TaskPlacing(self._demand, self._names, drafts, self._standing, places)
+        if names := ", ".join(dict.fromkeys(self._names[task] for task in placing.taken_out)):
+            self._notes.append(
+                f"tasks of {names} go to different nodes, not where a user-defined or an old worker had them"
+            )
         given = {task for draft in drafts for task in draft.tasks}
         tasks = [task for task in self._need if task not in given]
-        places = self._old.places() if self._keeping else {}
         if alone:
-            tasks = placing.master_alone(tasks, places)
+            tasks = placing.master_alone(tasks)
         if self._keeping:
-            tasks = placing.keep(places, tasks)
+            tasks = placing.keep(tasks)
         placing.place(tasks)
 
     def _assignment(self, drafts: list[Draft]) -> Assignment:
