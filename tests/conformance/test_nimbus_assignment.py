@@ -246,6 +246,32 @@ def test_rule_5_3_3_rebalance_beside_user_defined_workers() -> None:
     assert placed(found) == placed(old)
 
 
+@pytest.mark.parametrize("as_before", [False, True])
+@pytest.mark.parametrize("wanted", [("s9", 1), ("s2", 1), ("s1", 1), ("s1", None), ("", 1)])
+def test_rule_5_3_3_a_user_worker_whose_wish_cannot_be_followed_stays(
+    wanted: tuple[str, int | None], as_before: bool
+) -> None:
+    """There is no such host, it is full, or another flow has the port: a worker that moves would gain nothing."""
+    old = stood(("s1", 3, [1, 3]), ("s1", 4, [2, 4]))
+    up = [Supervisor("s1", range(1, 5), used=[1]), Supervisor("s2", [1], used=[1])]
+    demand = flow(user_workers=[UserWorker({"b": 1}), UserWorker({"b": 1}, *wanted)], use_old_assignment=as_before)
+    assert placed(plan_assignment(up, demand, kind="REBALANCE", old=old)) == placed(old)
+
+
+def test_rule_5_3_3_a_user_worker_moves_when_its_wish_can_be_followed() -> None:
+    old = stood(("s1", 3, [1, 3]), ("s1", 4, [2, 4]))
+    demand = flow(user_workers=[UserWorker({"b": 1}, "s2", 2)])
+    found = plan_assignment(hosts(4, 4), demand, kind="REBALANCE", old=old)
+    assert found.places()[1] == ("s2", 2)
+    assert placed(found)["s1", 4] == (2, 4)
+
+
+def test_rule_5_3_3_user_workers_come_up_where_they_were_too() -> None:
+    old = stood(("s2", 3, [1, 4]), ("s1", 2, [2, 3]))
+    demand = flow(user_workers=[UserWorker({"b": 1}, "s9")], use_old_assignment=True)
+    assert placed(plan_assignment(hosts(4, 4), demand, old=old)).keys() == placed(old).keys()
+
+
 def test_rule_5_3_4_a_full_host_sends_a_user_worker_elsewhere() -> None:
     """[run]: two user-defined workers on a host of one slot."""
     found = plan_assignment(hosts(1, 2), flow(user_workers=[UserWorker({"b": 2}, "s1")] * 2))

@@ -114,6 +114,23 @@ def test_rule_5_4_3_different_nodes_count_what_stands() -> None:
     assert placed(plan_assignment(busy, demand, kind="MONITOR", old=old)) == {("s1", 1): (1,), ("s2", 1): (2,)}
 
 
+def test_rule_5_4_3_different_nodes_come_before_user_defined_workers() -> None:
+    """The original never looked at tasks that a worker has beforehand (5.3.2). What it wants otherwise is followed."""
+    b, c = Component("b", 2, different_nodes=True), Component("c", 1)
+    demand = Demand("f", [b, c], 2, user_workers=[UserWorker({"b": 2, "c": 1}, "s1", 2)])
+    found = plan_assignment(hosts(2, 2), demand)
+    assert placed(found) == {("s1", 2): (1, 3), ("s2", 1): (2,)}
+    assert found.notes == ("tasks of b go to different nodes, not where a user-defined or an old worker had them",)
+    assert placed(plan_assignment(hosts(2, 2), demand, kind="REBALANCE", old=found)) == placed(found)
+    with pytest.raises(NotEnoughNodesError):
+        plan_assignment(hosts(4), demand)
+
+
+def test_rule_5_4_3_different_nodes_come_before_old_workers() -> None:
+    demand = Demand("f", [Component("b", 2, different_nodes=True)], 2, use_old_assignment=True)
+    assert spread(plan_assignment(hosts(2, 2), demand, old=stood(("s1", 1, [1, 2])))) == {"s1": 1, "s2": 1}
+
+
 def test_rule_5_4_3_workers_go_where_different_nodes_need_them() -> None:
     """The original put both on the emptier host, and then found too few nodes."""
     busy = [Supervisor("s1", range(10)), Supervisor("s2", range(10), used=range(9))]

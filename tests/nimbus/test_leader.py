@@ -336,6 +336,24 @@ def test_a_rebalance_that_changes_nothing_moves_nothing(cluster: Cluster) -> Non
     assert not cluster.registry.flow("a").scratch
 
 
+@pytest.mark.parametrize("queries", [["q0", "q1", "q2"], ["q0", "q1"]])
+def test_a_rebalance_of_a_flow_that_needs_fewer_workers_moves_nothing(cluster: Cluster, queries: list[str]) -> None:
+    """A user-defined worker holds all tasks, or all but one: no rebalance makes three workers of that."""
+    cluster.supervisors(s1=[1, 2, 3, 4])
+    cluster.submit("other", isolated=True)
+    cluster.look(0)
+    together = {"components": dict.fromkeys(queries, 1)}
+    cluster.submit("a", queries=3, workers=3, user_workers=[together, {"components": {"q1": 1}}])
+    cluster.look(0)
+    before = cluster.places_of("a")
+    cluster.registry.kill("other", wait_seconds=0)
+    cluster.look(1)
+    cluster.registry.rebalance("a", Request(), wait_seconds=0)
+    cluster.look(1)
+    assert cluster.places_of("a") == before
+    assert len(before) < 3
+
+
 def test_a_killed_flow_keeps_its_slot_until_it_is_removed(cluster: Cluster) -> None:
     """Nimbus rules 3, testKillStorm."""
     cluster.supervisors(s1=[1])

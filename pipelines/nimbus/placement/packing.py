@@ -15,10 +15,11 @@ Slot = tuple[str, int]
 
 @dataclass(eq=False)
 class Draft:
-    """A worker that is being planned: where it wants to be, where it is put, and its tasks so far."""
+    """A worker that is being planned: where it wants to be, where it was, where it is put, and its tasks so far."""
 
     host: str = ""
     wanted: Slot | None = None
+    before: Slot | None = None
     port: int | None = None
     tasks: list[int] = field(default_factory=list)
     slot: Slot | None = None
@@ -99,12 +100,11 @@ class Slots:
 def place(
     slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervisor], apart: Collection[str] = ()
 ) -> None:
-    """Put every draft into a free slot of these supervisors; there are enough of them (Nimbus rules 5.3.4).
+    """Put every draft that has none into a free slot of these supervisors; there are enough of them (Nimbus rules 5.3.4).
 
     `apart` are hosts that the first blank workers need: one each, before the round over all. They are there where tasks
     must stand on different nodes.
     """
-    _wanted(slots, drafts, supervisors)
     blank = [draft for draft in drafts if draft.slot is None]
     for host in list(apart)[: len(blank)]:
         chosen = next(
@@ -115,12 +115,15 @@ def place(
     _round(slots, blank, supervisors, len(drafts))
 
 
-def _wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervisor]) -> None:
-    """Place workers that want a host: wanted ports before any other, so that no worker takes another's."""
-    by_id = {supervisor.id: supervisor for supervisor in supervisors} if any(draft.wanted for draft in drafts) else {}
+def place_wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervisor]) -> None:
+    """Place workers that want a host: wanted ports before any other, so that no worker takes another's.
+
+    One whose wish cannot be followed stays where it was.
+    """
+    anew = not any(draft.wanted or draft.before for draft in drafts)
+    by_id = {} if anew else {supervisor.id: supervisor for supervisor in supervisors}
     for draft in drafts:
-        if draft.wanted is not None and draft.wanted[0] in by_id and slots.has(draft.wanted):
-            slots.put(draft, by_id[draft.wanted[0]], draft.wanted[1])
+        _return(slots, draft, draft.wanted, by_id)
     named = [draft for draft in drafts if draft.slot is None and draft.host]
     for exact in (True, False):
         for draft in named:
@@ -134,6 +137,16 @@ def _wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervi
             )
             if draft.slot is None and chosen is not None:
                 slots.put(draft, chosen, draft.port)
+        for draft in drafts:
+            at = by_id.get(draft.before[0]) if draft.before else None
+            if at is not None and (not exact or draft.host in (at.host, at.id)):
+                _return(slots, draft, draft.before, by_id)
+
+
+def _return(slots: Slots, draft: Draft, slot: Slot | None, by_id: Mapping[str, Supervisor]) -> None:
+    """Put a worker that has no slot yet into this one, if it is free."""
+    if draft.slot is None and slot is not None and slot[0] in by_id and slots.has(slot):
+        slots.put(draft, by_id[slot[0]], slot[1])
 
 
 def _round(slots: Slots, blank: Sequence[Draft], supervisors: Sequence[Supervisor], workers: int) -> None:
@@ -213,12 +226,19 @@ class TaskPlacing:
     Args:
         demand: The flow.
         names: The component of each task.
-        drafts: The workers, in slots; some may hold tasks already (user-defined, or kept where they were).
+        drafts: The workers, in slots; some may hold tasks already (user-defined, or kept where they were). Of tasks that
+            must stand on different nodes one per node stays, if there is one that was there; others are `taken_out`.
         standing: Workers that stay as they are. They get nothing, but what they hold counts for their hosts.
+        places: The slots that tasks had, if they stay there.
     """
 
     def __init__(
-        self, demand: Demand, names: Mapping[int, str], drafts: Sequence[Draft], standing: Iterable[Worker] = ()
+        self,
+        demand: Demand,
+        names: Mapping[int, str],
+        drafts: Sequence[Draft],
+        standing: Iterable[Worker],
+        places: Mapping[int, tuple[str, int]],
     ) -> None:
         self._demand, self._names, self._drafts = demand, names, list(drafts)
         self._components = {component.id: component for component in demand.components}
@@ -228,8 +248,20 @@ class TaskPlacing:
         self._node_total: Counter[str] = Counter()
         for worker in standing:
             self._count(worker.host, None, (names[task] for task in worker.tasks))
+        self._places = places
+        self.taken_out: list[int] = []
         for draft in drafts:
-            self._count(draft.node, draft, (names[task] for task in draft.tasks))
+            held, draft.tasks = draft.tasks, []
+            for task in sorted(held, key=lambda task: places.get(task) != draft.slot):
+                if self._crowds(task, draft):
+                    self.taken_out.append(task)
+                else:
+                    self._push(task, draft)
+
+    def _crowds(self, task: int, draft: Draft) -> bool:
+        """Return whether a task must not stand on this node, as one of its component does (Nimbus rules 5.4.3)."""
+        name = self._names[task]
+        return self._components[name].different_nodes and self._on_node[draft.node].get(name, 0) > 0
 
     def _count(self, node: str, draft: Draft | None, components: Iterable[str]) -> None:
         held = [self._on_node.setdefault(node, {})] + ([self._on_worker[draft]] if draft else [])
@@ -238,7 +270,7 @@ class TaskPlacing:
             for counts in held:
                 counts[name] = counts.get(name, 0) + 1
 
-    def keep(self, places: Mapping[int, tuple[str, int]], tasks: Iterable[int]) -> list[int]:
+    def keep(self, tasks: Iterable[int]) -> list[int]:
         """Leave tasks in the slots that they had, where there is a worker (Nimbus rules 5.4.6); returns the others.
 
         Two tasks that must stand on different nodes by now and stand on one do not both stay.
@@ -246,14 +278,14 @@ class TaskPlacing:
         at = {draft.slot: draft for draft in self._drafts}
         others = []
         for task in sorted(tasks):
-            draft, name = at.get(places.get(task, ("", 0))), self._names[task]
-            if draft is None or (self._components[name].different_nodes and self._on_node[draft.node].get(name)):
+            draft = at.get(self._places.get(task, ("", 0)))
+            if draft is None or self._crowds(task, draft):
                 others.append(task)
             else:
                 self._push(task, draft)
         return others
 
-    def master_alone(self, tasks: Sequence[int], places: Mapping[int, tuple[str, int]]) -> list[int]:
+    def master_alone(self, tasks: Sequence[int]) -> list[int]:
         """Give each of the master's tasks a worker that holds nothing else; returns the tasks that remain.
 
         Its worker is the one that it had, else an empty one on the host with most workers (Nimbus rules 5.4.2).
@@ -266,7 +298,7 @@ class TaskPlacing:
                 raise AssignmentError(
                     self._demand.flow, "there's no enough workers for the assignment of topology master"
                 )
-            chosen = min(free, key=lambda draft: (draft.slot != places.get(task), -hosts[draft.node]))
+            chosen = min(free, key=lambda draft: (draft.slot != self._places.get(task), -hosts[draft.node]))
             self._push(task, chosen)
             self._drafts.remove(chosen)
         return [task for task in tasks if task not in masters]

@@ -17,7 +17,15 @@ from pipelines.nimbus.placement.model import (
     Worker,
     in_order,
 )
-from pipelines.nimbus.placement.packing import Draft, Slots, TaskPlacing, number_tasks, place, worker_count
+from pipelines.nimbus.placement.packing import (
+    Draft,
+    Slots,
+    TaskPlacing,
+    number_tasks,
+    place,
+    place_wanted,
+    worker_count,
+)
 
 KINDS = get_args(Kind)
 
@@ -78,6 +86,7 @@ class Planning:
         count = max(count, 1)
         supervisors = self._room(count)
         drafts = self._workers(count, supervisors)
+        place_wanted(self._slots, drafts, supervisors)
         place(self._slots, drafts, supervisors, self._apart(drafts, supervisors))
         self._give_tasks(drafts, alone and count > 1)
         for draft in drafts:
@@ -156,11 +165,13 @@ class Planning:
     def _workers(self, count: int, supervisors: list[Supervisor]) -> list[Draft]:
         """Return user-defined workers, old ones and blank ones (rules 5.3.2, 5.3.3)."""
         drafts = self._user_defined(count)
+        taken = {task for draft in drafts for task in draft.tasks}
+        usable = {supervisor.id for supervisor in supervisors}
         if self._demand.use_old_assignment:
-            taken = {task for draft in drafts for task in draft.tasks}
-            drafts += self._as_before(count - len(drafts), taken, {supervisor.id for supervisor in supervisors})
+            self._where_they_were(drafts, usable)
+            drafts += self._as_before(count - len(drafts), taken, usable)
         elif self._keeping:
-            drafts += self._old_slots(count, drafts, {supervisor.id for supervisor in supervisors})
+            drafts += self._old_slots(count - len(drafts), taken, self._where_they_were(drafts, usable))
         return drafts + [Draft() for _ in range(count - len(drafts))]
 
     def _user_defined(self, count: int) -> list[Draft]:
@@ -202,33 +213,45 @@ class Planning:
             return []
         return drafts
 
-    def _old_slots(self, count: int, drafts: list[Draft], usable: set[str]) -> list[Draft]:
+    def _where_they_were(self, drafts: list[Draft], usable: set[str]) -> list[Worker]:
+        """Let user-defined workers come up where most of their tasks were; returns the old workers in other free slots.
+
+        It is what a worker wants if it meets the user's wish, and else where it stays if the wish cannot be followed.
+        """
+        old = [worker for worker in self._old.workers if worker.supervisor in usable and self._slots.has(worker.slot)]
+
+        def common(worker: Worker, draft: Draft) -> int:
+            return sum(self._names[task] == self._old.components.get(task) for task in {*worker.tasks} & {*draft.tasks})
+
+        for wished in (True, False):
+            for draft in drafts:
+                fits = [
+                    worker
+                    for worker in old
+                    if (not wished or not draft.host or draft.host in (worker.host, worker.supervisor))
+                    and (not wished or not draft.host or draft.port in (None, worker.port))
+                    and common(worker, draft)
+                ]
+                if not fits or draft.wanted:
+                    continue
+                best = max(fits, key=lambda worker: common(worker, draft))
+                draft.wanted, draft.before = (best.slot, None) if wished else (None, best.slot)
+                old.remove(best)
+        return old
+
+    def _old_slots(self, count: int, taken: set[int], old: list[Worker]) -> list[Draft]:
         """Return slots of old workers, those with most tasks first, on supervisors that may be used.
 
         The original took slots of dead supervisors too (rule 5.5), and as many as the flow has workers even beside
-        user-defined ones, which then were "too many". A user-defined worker comes up where most of its tasks were.
+        user-defined ones, which then were "too many".
         """
         masters = {component.id for component in self._demand.components if component.kind == "master"}
-        old = [worker for worker in self._old.workers if worker.supervisor in usable and self._slots.has(worker.slot)]
-        for draft in drafts:
-            fits = [
-                worker
-                for worker in old
-                if (not draft.host or draft.host in (worker.host, worker.supervisor))
-                and (draft.port is None or draft.port == worker.port)
-                and not set(worker.tasks).isdisjoint(draft.tasks)
-            ]
-            if fits:
-                best = max(fits, key=lambda worker: len(set(worker.tasks) & set(draft.tasks)))
-                draft.wanted = best.slot
-                old.remove(best)
-        taken = {task for draft in drafts for task in draft.tasks}
 
         def weight(worker: Worker) -> tuple[bool, int]:
             left = [self._names[task] for task in worker.tasks if task in self._names and task not in taken]
             return not masters.isdisjoint(left), len(left)
 
-        best_first = sorted(old, key=weight, reverse=True)[: count - len(drafts)]
+        best_first = sorted(old, key=weight, reverse=True)[:count]
         return [Draft(wanted=worker.slot, host=worker.host) for worker in best_first]
 
     def _apart(self, drafts: list[Draft], supervisors: list[Supervisor]) -> list[str]:
@@ -236,10 +259,7 @@ class Planning:
         if not any(part.different_nodes for part in self._demand.components):
             return []
         wanting = Counter(self._names[task] for task in self._need)
-        hosts = {supervisor.id: supervisor.host for supervisor in supervisors}
-        chosen = {
-            hosts[draft.wanted[0]] if draft.wanted and draft.wanted[0] in hosts else draft.host for draft in drafts
-        } - {""}
+        chosen = {draft.node for draft in drafts if draft.slot}
         targets: list[str] = []
         for component in self._demand.components:
             if not component.different_nodes or not wanting[component.id]:
@@ -254,14 +274,18 @@ class Planning:
     # --- tasks
 
     def _give_tasks(self, drafts: list[Draft], alone: bool) -> None:
-        placing = TaskPlacing(self._demand, self._names, drafts, self._standing)
+        places = self._old.places() if self._keeping else {}
+        placing = TaskPlacing(self._demand, self._names, drafts, self._standing, places)
+        if names := ", ".join(dict.fromkeys(self._names[task] for task in placing.taken_out)):
+            self._notes.append(
+                f"tasks of {names} go to different nodes, not where a user-defined or an old worker had them"
+            )
         given = {task for draft in drafts for task in draft.tasks}
         tasks = [task for task in self._need if task not in given]
-        places = self._old.places() if self._keeping else {}
         if alone:
-            tasks = placing.master_alone(tasks, places)
+            tasks = placing.master_alone(tasks)
         if self._keeping:
-            tasks = placing.keep(places, tasks)
+            tasks = placing.keep(tasks)
         placing.place(tasks)
 
     def _assignment(self, drafts: list[Draft]) -> Assignment:

@@ -412,9 +412,13 @@ def _left_alone(members: Iterable[DeployedFlow], look: _Look, ids: _Ids) -> list
 
 
 def _resized(members: Iterable[DeployedFlow], old: Assignment | None) -> bool:
-    """Return whether another number of workers is asked for: then tasks that stand have to move."""
+    """Return whether another number of workers is asked for: then tasks that stand have to move.
+
+    Tasks of a user-defined worker, the first that names them, are never on more than one.
+    """
     asked = demand_of("", list(members))
-    most = min(asked.workers or 1, len(asked.components))
+    users = {name: n for n, worker in reversed([*enumerate(asked.user_workers)]) for name in worker.components}
+    most = min(asked.workers or 1, len({users.get(component.id, component.id) for component in asked.components}))
     return old is not None and len(old.workers) != most
 
 
