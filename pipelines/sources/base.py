@@ -50,7 +50,6 @@ class Source(ABC):
         transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
         text: whether records are parsed from text, so that they can be malformed.
         tells_time: whether some of its rows are no events but say how far the time of its events has come.
-        whole_in_stream: whether the frame of `stream` has all fields; otherwise `of_batch` adds some.
         confined: whether a flow's file states it: then it reads nothing of the system's own, nor of the deployment's.
 
     Args:
@@ -64,7 +63,6 @@ class Source(ABC):
     sliceable: bool = False
     text: bool = False
     tells_time: bool = False
-    whole_in_stream: bool = True
     confined: bool = False
 
     def __init__(self, schema: str) -> None:

@@ -36,8 +36,6 @@ class EventSource(Source):
         clock: `"event"` or `"processing"`.
     """
 
-    whole_in_stream = False
-
     def __init__(
         self,
         inner: Source,

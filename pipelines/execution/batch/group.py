@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
 from pipelines.execution.batch.accounts import HASH, row_hash
-from pipelines.execution.batch.group_sources import Entrance, Frames, said
+from pipelines.execution.batch.group_sources import Entrance, said
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.protocol.groups import group_name
 from pipelines.graph import nodes
@@ -281,27 +281,10 @@ class BatchGroup:
         cut = tuple((spout.stream, spout.slice_by) for spout in self.spouts if spout.slice_by)
         return StateSchema.of_node(node, self.topology.name, named, sliced=self.entrance.sliced, slice_by=cut)
 
-    def stream(self, left_out: frozenset[int] = frozenset()) -> DataFrame:
-        """Return the one streaming frame of the group's query.
-
-        Args:
-            left_out: batches (Spark's ids) whose rows do not go into the windows.
-        """
-        frame = self.entrance.stream(self.spark, left_out)
-        return self.marked(frame) if self.entrance.marks_in_stream else frame
-
-    def frames(self, batch: DataFrame, files: Sequence[frozenset[str]]) -> Frames:
-        """Return a stream's batch by spout. See `Entrance.frames`."""
-        frames = self.entrance.frames(batch, files)
-        if not self.entrance.marks_in_stream:
-            return frames
-        # A source may have read some files apart from the stream.
-        return {spout: rows if rows is batch else self.marked(rows) for spout, rows in frames.items()}
-
     def marked(self, source: DataFrame) -> DataFrame:
         """Return the rows of the group's only source with `_slice`, `_hash`, and `_failed` of the first gate.
 
-        Here, and not where they are counted: an observation evaluates row by row what generated code does in a fifth of the time.
+        Hashed here, and not where they are counted: an observation evaluates its expressions row by row, outside generated code.
         """
         (spout,) = self.spouts
         source = self.entrance.with_slice(spout, source)

@@ -65,11 +65,6 @@ class Entrance:
         return len(self.spouts) > 1 or bool(self.channels)
 
     @property
-    def marks_in_stream(self) -> bool:
-        """Return whether a stream's rows are marked before `foreachBatch`: Spark analyses that part once, not per batch."""
-        return len(self.spouts) == 1 and not self.channels and self.spouts[0].source.whole_in_stream
-
-    @property
     def refused(self) -> str:
         """Return whether the plan cannot take a row, as SQL over what `with_slice` gives."""
         no_slice = f" OR {SLICE_COLUMN} = '{NO_SLICE}'" if self.sliced else ""

@@ -162,7 +162,7 @@ class PlanRun:
 
     def _observed(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
         self._observation = Observation()
-        rows = source if self.group.entrance.marks_in_stream else self.group.marked(source)
+        rows = self.group.marked(source)
         self._first_gate = self.group.first_gate
         return rows.observe(self._observation, *self._observed_counters(spout))
 

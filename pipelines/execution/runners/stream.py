@@ -176,7 +176,7 @@ class StreamRunner:
         self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
         self._claims = SameSources(self._group, self._checkpoint)
         self._claims.check()
-        frame = self._group.stream(self._kept_from_windows())
+        frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
         self._check_fields()
         self._callback = SparkCallback(self._in_turn if self._turns else self._on_spark_batch)
         writer = frame.writeStream.foreachBatch(self._callback)
@@ -508,7 +508,7 @@ class StreamRunner:
         started = time.monotonic()
         frame = frame.persist() if entrance.kept else frame
         try:
-            frames = self._group.frames(frame, taken)
+            frames = entrance.frames(frame, taken)
             if skipped:
                 self._run_windows(txid, frames)
             else:
