@@ -96,7 +96,9 @@ def merged(step: Step) -> DataFrame:
         own = zip(step.graph[parent].fields, names, strict=True)
         picked = [column(name).alias(new) for name, new in own] + columns(carried)
         if ORDER in step.needed:
-            picked.append((arrival(frame) + F.lit(number << _PLACES)).alias(ORDER))
+            # Beyond so many streams the order of the last ones is left open, which no rule asks for.
+            own_first = min(number, _MOST_MERGED - numbers[parent])
+            picked.append((arrival(frame) + F.lit(own_first << _PLACES)).alias(ORDER))
         number += numbers[parent]
         parts.append(frame.select(*picked))
     first, *others = parts
@@ -106,7 +108,8 @@ def merged(step: Step) -> DataFrame:
 
 
 _PLACES = 53
-"""Bits for the place of a tuple in its stream: of a million partitions of Spark's. The others tell 1024 merged streams apart."""
+"""Bits for the place of a tuple in its stream: of a million partitions of Spark's. The others tell the merged streams apart."""
+_MOST_MERGED = 1024
 
 
 def _numbers(graph: nodes.Graph, node_id: int) -> dict[int, int]:
@@ -114,7 +117,8 @@ def _numbers(graph: nodes.Graph, node_id: int) -> dict[int, int]:
     numbers: dict[int, int] = {}
     for node in graph.ancestors(node_id):
         above = [numbers[parent] for parent in node.parents]
-        numbers[node.id] = sum(above) if isinstance(node, nodes.MergeNode) else max(above, default=1)
+        own = sum(above) if isinstance(node, nodes.MergeNode) else max(above, default=1)
+        numbers[node.id] = min(own, _MOST_MERGED)
     return numbers
 
 

@@ -9,7 +9,6 @@ from pipelines.aggregators import Aggregator, ColumnAggregator
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
-from pipelines.graph.types import check_meeting, known_types
 from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
@@ -266,8 +265,6 @@ class Persisting(Steps):
         # By name and not by the handle's node: the handle may be another topology's.
         holder = self._topology.holder_of(name)
         check_query(name, Shape.of(holder), inputs, function, new)
-        if holder is not None and isinstance(function, MapGet):
-            self._check_keys(name, holder, inputs)
         return self._add(
             nodes.StateQueryNode,
             fields=self.output_fields + new,
@@ -280,14 +277,6 @@ class Persisting(Steps):
             group=group,
             parted=isinstance(function, TupleCollectionGet) and not group and self._is_broadcast(),
         )
-
-    def _check_keys(self, state: str, holder: nodes.Node, inputs: tuple[str, ...]) -> None:
-        """Check that the fields can be equal to the state's keys."""
-        shape = Shape.of(holder)
-        if shape is not None:
-            known, kept = (known_types(self._topology.graph, node) for node in (self._node, holder.id))
-            pairs = zip(inputs, shape.keys, strict=True)
-            check_meeting(f"state_query {state}", ([(name, known[name]), (key, kept[key])] for name, key in pairs))
 
     def _is_broadcast(self) -> bool:
         """Return whether the tuples are copies that a broadcast gave to every task."""

@@ -13,7 +13,6 @@ from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
-from pipelines.graph.types import check_meeting, known_types
 from pipelines.trident.aggregation import ChainedAggregation, parse_aggregations
 from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
 from pipelines.trident.persisting import Persisting
@@ -85,8 +84,6 @@ class Partitioning(Steps):
         by = require("direct", field, self.output_fields)
         if len(by) != 1:
             raise FunctionError("direct", f"takes one field; got {list(by)}")
-        known = known_types(self._topology.graph, self._node)
-        check_meeting("direct", [[(by[0], known[by[0]]), ("task", "int")]])
         return self._add(nodes.PartitionNode, kind=nodes.DIRECT, by=by)
 
     def min_by(self, field: str, comparator: Comparator | None = None) -> Self:

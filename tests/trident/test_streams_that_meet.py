@@ -152,17 +152,6 @@ FOREIGN: dict[str, tuple[Callable[[Streams], Any], str]] = {
         lambda s: s.topology.multi_reduce([s.left.group_by("k"), s.right.group_by("v")], None, reducer(), "n"),
         '"k string" meets "v bigint"',
     ),
-    "state_query": (
-        lambda s: s.right.state_query(s.counts(), "v", MapGet(), "n"),
-        '"v bigint" meets "k string"',
-    ),
-    "fixed state": (
-        lambda s: s.left.state_query(
-            s.topology.new_static_state(FixedState("x", "day date, n bigint", "day")), "k", MapGet(), "n"
-        ),
-        '"k string" meets "day date"',
-    ),
-    "direct": (lambda s: s.left.direct("k"), '"k string" meets "task int"'),
 }
 
 
@@ -178,7 +167,6 @@ def test_types_that_may_meet() -> None:
     stream = TridentTopology("t").new_stream("s", FixedBatches(wide, []))
     for one, other in (("i", "x"), ("d", "i"), ("at", "day"), ("a", "i")):
         stream._topology.join(stream.project(one), one, stream.project(other), other, "k")
-    stream.direct("d").each("i", lambda i: i, "of_columns").direct("of_columns")
 
 
 MISSING: dict[str, Callable[[Streams], Any]] = {
