@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,21 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import BatchError, ReadPointError, SourceSchemaError
-from pipelines.execution.runners.queries import QueryRunner, _SparkContext, _Views
+from pipelines.errors import BatchError, DefinitionError, ReadPointError, SourceSchemaError
+from pipelines.execution.runners.queries import ArgumentsError, QueryRunner, _SparkContext, _Views
 from pipelines.maintenance import compact
 from pipelines.sources import FixedBatches
-from pipelines.trident import Count, DeltaState, MapGet, RowFunction, Split, Sum, TridentTopology, row_function
+from pipelines.trident import (
+    Count,
+    DeltaState,
+    FixedState,
+    MapGet,
+    RowFunction,
+    Split,
+    Sum,
+    TridentTopology,
+    row_function,
+)
 from tests.maintenance.small_state import FLOW, SmallState
 
 SENTENCES = [[("hello the man said",), ("the",)], [("the man on the moon",), ("where are you",)]]
@@ -92,6 +103,58 @@ def test_a_time_without_a_zone_is_utc(tmp_path: Path) -> None:
     shown.project("text")
     runner = QueryRunner(Lake(tmp_path), asked, "shown", no_spark)
     assert runner.ask([runner.arguments(["2024-01-01T01:00:00+01:00"])]) == [{"text": "2024-01-01 00:00:00"}]
+
+
+ARGUMENTS: list[tuple[str, str, Any]] = [
+    ("decimal(10,2)", "1.50", Decimal("1.50")),
+    ("decimal(10, 2)", "2", Decimal("2.00")),
+    ("numeric(3)", "2", Decimal("2")),
+    ("timestamp_ntz", "2024-01-01T10:00", datetime(2024, 1, 1, 10)),
+    ("timestamp_ltz", "2024-01-01T10:00", datetime(2024, 1, 1, 10)),
+    ("array<decimal(10,2)>", "[1.50, null, 2]", [Decimal("1.50"), None, Decimal("2.00")]),
+    ("array<double>", "[1.5, 2]", [1.5, 2.0]),
+    ("map<date, struct<a: int, `b c`: float>>", '{"2024-01-01": {"a": 1}}', {date(2024, 1, 1): {"a": 1, "b c": None}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), ARGUMENTS)
+def test_an_argument_as_text_is_of_its_type(tmp_path: Path, kind: str, text: str, value: Any) -> None:
+    asked = TridentTopology("asked_by_text")
+    asked.new_query_stream("q", f"x {kind}").project("x")
+    runner = QueryRunner(Lake(tmp_path), asked, "q", no_spark)
+    (row,) = runner.ask([runner.arguments([text])])
+    assert repr(row["x"]) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("decimal(10,2)", "abc"),
+        ("decimal(10,2)", "1.555"),
+        ("timestamp_ntz", "2024-01-01T10:00:00+01:00"),
+        ("array<bigint>", '["x"]'),
+        ("array<date>", '["x"]'),
+        ("map<int, int>", '{"x": 1}'),
+        ("array<bigint>", "1"),
+        ("struct<a: int>", "[1.5]"),
+    ],
+)
+def test_an_argument_as_text_that_is_not_of_its_type(tmp_path: Path, kind: str, text: str) -> None:
+    asked = TridentTopology("asked_by_text")
+    asked.new_query_stream("q", f"x {kind}").project("x")
+    runner = QueryRunner(Lake(tmp_path), asked, "q", no_spark)
+    with pytest.raises((ArgumentsError, SourceSchemaError)):
+        runner.ask([runner.arguments([text])])
+
+
+@pytest.mark.parametrize(("kind", "value"), [("decimal(10,2)", "abc"), ("decimal(3,1)", 1.5), ("array<bigint>", ["x"])])
+def test_values_of_longer_types_are_checked_without_spark(tmp_path: Path, kind: str, value: Any) -> None:
+    asked = TridentTopology("asked_by_value")
+    asked.new_query_stream("q", f"x {kind}").project("x")
+    with pytest.raises(SourceSchemaError):
+        QueryRunner(Lake(tmp_path), asked, "q", no_spark).ask([(value,)])
+    with pytest.raises(DefinitionError, match="does not fit the schema"):
+        FixedState("f", f"k string, x {kind}", "k", [("a", value)])
 
 
 def test_one_version_of_a_state_per_request(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pipelines.errors import BatchError, TrideltaError, UnknownQueryError
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import nodes
-from pipelines.graph.arrow_types import ARROW_TYPES
+from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.bolts import node_tasks
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.compile import Compiler
@@ -100,7 +100,7 @@ class QueryRunner:
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
     def arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
-        """Return arguments from the command line, each as its column's type; of other than simple types as JSON.
+        """Return arguments from the command line, each as its column's type; arrays, maps and structs are given as JSON.
 
         Raises:
             ArgumentsError: if there are more or fewer than the query takes, or one is not of its type.
@@ -112,8 +112,16 @@ class QueryRunner:
         return tuple(self._typed(name, kind, text) for (name, kind), text in zip(columns, texts, strict=True))
 
     def _typed(self, name: str, kind: str, text: str) -> Any:
+        known = arrow_type(kind)
         try:
-            return of_text(text, ARROW_TYPES[kind]) if kind in ARROW_TYPES else json.loads(text)
+            if known is None:
+                return json.loads(text)
+            # A decimal's digits are kept; of a double the text is as good.
+            return (
+                _of_json(json.loads(text, parse_float=str), known)
+                if pa.types.is_nested(known)
+                else of_text(text, known)
+            )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
             problem = f"{name} is {kind}, got {text!r}"
             raise ArgumentsError(self._name, problem, self._spout.schema) from None
@@ -215,6 +223,18 @@ class QueryRunner:
     def _fields(self) -> Sequence[str]:
         last = self._last
         return [name for name, _ in parse_ddl(self._spout.schema)] if last is self._spout else last.fields
+
+
+def _of_json(value: Any, kind: pa.DataType) -> Any:
+    """Return what JSON gives with its texts as the type has them: dates, decimals and the like."""
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return [_of_json(item, kind.value_type) for item in value]
+    if isinstance(value, dict) and pa.types.is_map(kind):
+        return {_of_json(name, kind.key_type): _of_json(item, kind.item_type) for name, item in value.items()}
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        types = {field.name: field.type for field in kind}
+        return {name: _of_json(item, types.get(name, pa.string())) for name, item in value.items()}
+    return of_text(value, kind) if isinstance(value, str) else value
 
 
 def _offending(node: nodes.Node, tables: list[Table], context: PlainContext) -> Any:
