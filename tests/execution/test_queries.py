@@ -14,7 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import BatchError, DefinitionError, ReadPointError, SourceSchemaError
+from pipelines.errors import BatchError, DefinitionError, FarTimeError, ReadPointError, SourceSchemaError
 from pipelines.execution.runners.queries import ArgumentsError, QueryRunner, _SparkContext, _Views
 from pipelines.maintenance import compact
 from pipelines.sources import FixedBatches
@@ -227,6 +227,23 @@ def test_an_error_under_spark_is_of_its_request_alone(runtime: Runtime) -> None:
     answers = runtime.query_each(found, "inverse", [(3,), (0,), (4,)])
     assert [answer.rows for answer in answers] == [[{"n": 3, "whole": 4}], [], [{"n": 4, "whole": 3}]]
     assert "DIVIDE_BY_ZERO" in (answers[1].error or "")
+
+
+@pytest.mark.usefixtures("in_new_york")
+def test_times_that_spark_gives_are_in_utc_on_every_host(runtime: Runtime) -> None:
+    at = datetime(2024, 1, 1)
+    found = TridentTopology("times")
+    asked = found.new_query_stream("q", "at timestamp").each("at", lambda at: F.create_map(at, F.array(at)), "times")
+    asked = asked.each("at", lambda at: F.lit("0001-01-01").cast("timestamp"), "first")
+    asked.each("at", lambda at: F.encode(at.cast("string"), "utf-8"), "text")
+    answer = {"at": at, "times": {at: [at]}, "first": datetime(1, 1, 1), "text": b"2024-01-01 00:00:00"}
+    assert runtime.query(found, "q", [(at,)]) == [answer]
+    answers = runtime.query_each(found, "q", [(at,), (at,)])
+    assert [each.rows for each in answers] == [[answer]] * 2
+    far = found.new_query_stream("far", "at timestamp").each("at", lambda at: at + F.expr("interval 9000 year"), "far")
+    far.project("far")
+    with pytest.raises(FarTimeError, match=r"far holds \+11024-01-01"):
+        runtime.query(found, "far", [(at,)])
 
 
 @pytest.mark.parametrize("arguments", [[(1,)], [("a", "b")], ["a b"], [()]])

@@ -21,14 +21,17 @@ from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.bolts import node_tasks
+from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import parse_ddl
+from pipelines.graph.plain_values import plain_dicts
 from pipelines.planner.compile import Compiler
 from pipelines.planner.plain import PlainContext, Table, entering, needs_spark, plain, read, step
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.planner.values import Where
 from pipelines.sources.fixed import arrow_rows
-from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.spark.arrow_frame import arrow_frame, to_arrow
+from pipelines.state.far_times import plain_rows
 from pipelines.state.literals import of_text
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.trident.states import FixedState
@@ -133,6 +136,7 @@ class QueryRunner:
             BatchError: a function of the query failed.
             SourceSchemaError: the arguments do not fit the query's schema.
             UnknownStateError, ReadPointError
+            FarTimeError: the answer holds a date or time that Python does not have.
         """
         if self.needs_spark or len(arguments) > PLAIN_TUPLES:
             return self._by_spark([arguments])[0]
@@ -210,15 +214,24 @@ class QueryRunner:
             compiled = Compiler(self._topology.graph, (self._last.id,), context, {self._spout.id: frame})
             result = compiled.frames()[self._last.id]
             kept = [*self._fields(), *([SLICE_COLUMN] if several else [])]
-            rows = [row.asDict(recursive=True) for row in result.select(*(f"`{name}`" for name in kept)).collect()]
+            # Arrow's times are in UTC; those of `collect` are in the zone of this host.
+            found = to_arrow(result.select(*map(SPARK.name, kept)))
         except PySparkException as error:
             raise self._failed(reason_of(error)) from error
+        rows = self._plain_rows(found)
         if not several:
             return [rows]
         answers: dict[str, list[Row]] = {number: [] for number in numbers}
         for row in rows:
             answers[row.pop(SLICE_COLUMN)].append(row)
         return list(answers.values())
+
+    def _plain_rows(self, found: pa.Table) -> list[Row]:
+        try:
+            return plain_dicts(found)
+        except (OverflowError, ValueError):
+            plain_rows(found, f"query {self._name}", ())  # to name the value
+            raise
 
     def _fields(self) -> Sequence[str]:
         last = self._last
