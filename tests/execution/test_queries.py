@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,24 @@ def test_values_of_longer_types_are_checked_without_spark(tmp_path: Path, kind: 
         QueryRunner(Lake(tmp_path), asked, "q", no_spark).ask([(value,)])
     with pytest.raises(DefinitionError, match="does not fit the schema"):
         FixedState("f", f"k string, x {kind}", "k", [("a", value)])
+
+
+def test_a_fixed_state_gives_values_of_its_types(tmp_path: Path) -> None:
+    since = datetime(2024, 1, 1, 5, tzinfo=timezone(timedelta(hours=5)))
+    schema = (
+        "at timestamp, since timestamp, share double, part float, rates array<double>, left map<string, decimal(3,1)>"
+    )
+    fixed = FixedState("fixed", schema, "at", [(since, since, 2, 0.1, (1,), {"a": 1})])
+    asked = TridentTopology("asked_of_fixed")
+    names = ["since", "share", "part", "rates", "left"]
+    found = asked.new_query_stream("q", "at timestamp").state_query(
+        asked.new_static_state(fixed), "at", MapGet(), names
+    )
+    found.each(["since", "at"], RowFunction(lambda a, b: a <= b, ("boolean",)), "before")
+    at = datetime(2024, 1, 1)
+    values = {"since": at, "share": 2.0, "part": 0.10000000149011612, "rates": [1.0], "left": {"a": Decimal("1.0")}}
+    (row,) = QueryRunner(Lake(tmp_path), asked, "q", no_spark).ask([(at,)])
+    assert repr(row) == repr({"at": at, **values, "before": True})
 
 
 def test_one_version_of_a_state_per_request(tmp_path: Path) -> None:

@@ -121,7 +121,10 @@ def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | Non
 
 
 def fixed_view(state: FixedState) -> StateView:
-    """Return what a function sees of a state that is given in the program."""
+    """Return what a function sees of a state that is given in the program: values of its schema's types."""
+    from pipelines.sources.fixed import checked_rows
+
+    given = checked_rows(state.name, state.schema, [tuple(row) for row in state.rows])
     values = [name for name in state.fields if name not in state.keys]
-    rows = [dict(zip(state.fields, row, strict=True)) for row in state.rows]
+    rows = [dict(zip(state.fields, row, strict=True)) for row in given]
     return StateView.of_rows(tuple(state.keys), values, rows)
