@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
 from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph import nodes
+from pipelines.graph.plain_values import plain_list
 from pipelines.planner.plain import Evaluated, PlainContext, Table, needs_spark, read, step
 from pipelines.planner.plain.partitions import by_hash, entered
 from pipelines.quality import warn
@@ -58,6 +61,15 @@ LEFT_TO_SPARK: dict[str, Callable[[Stream], Any]] = {
     "a gate": lambda s: s.gate(warn("column_values_to_not_be_null", column="n")),
     "a negated filter over columns": lambda s: s.filter(Not(lambda word, n: n > 1)),
 }
+
+
+def test_keys_of_maps_that_are_lists_or_dicts_become_tuples() -> None:
+    rows = [({(1, 2): 3},), (None,)]
+    assert read("m map<array<int>, int>", rows).rows == tuple(rows)
+    at = datetime(2024, 1, 1)
+    key = pa.struct([("a", pa.int32()), ("at", pa.list_(pa.timestamp("us", "UTC")))])
+    maps = pa.array([[({"a": 1, "at": [at]}, {"b": [2]})]], pa.map_(key, pa.struct([("b", pa.list_(pa.int32()))])))
+    assert plain_list(maps) == [{(1, (at,)): {"b": [2]}}]
 
 
 @pytest.mark.parametrize("case", LEFT_TO_SPARK)
