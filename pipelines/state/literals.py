@@ -88,7 +88,7 @@ def of_text(text: str, kind: pa.DataType) -> Any:
     """Return a text as a column of the Arrow type gives it back; a time without a zone is UTC.
 
     Raises:
-        pa.ArrowInvalid, pa.ArrowNotImplementedError: if it is no such value.
+        ValueError, OverflowError, pa.ArrowNotImplementedError: if it is no such value.
     """
     given = pa.scalar(text)
     if pa.types.is_timestamp(kind) and kind.tz:

@@ -137,6 +137,10 @@ def test_an_argument_as_text_is_of_its_type(tmp_path: Path, kind: str, text: str
         ("map<int, int>", '{"x": 1}'),
         ("array<bigint>", "1"),
         ("struct<a: int>", "[1.5]"),
+        ("date", "0000-01-01"),
+        ("timestamp", "9999-12-31T23:59:59-01:00"),
+        ("array<date>", '["0000-01-01"]'),
+        ("array<int>", "[" * 100_000),
     ],
 )
 def test_an_argument_as_text_that_is_not_of_its_type(tmp_path: Path, kind: str, text: str) -> None:

@@ -164,6 +164,14 @@ def test_a_time_as_text_is_utc_without_a_zone(tmp_path: Path, text: str) -> None
         look_up(state.table, {"word": f"{text}?"}, 9)
 
 
+@pytest.mark.parametrize(("kind", "text"), [("date", "0000-01-01"), ("timestamp", "9999-12-31T23:59:59-01:00")])
+def test_a_day_that_python_does_not_have_as_text_is_no_key(tmp_path: Path, kind: str, text: str) -> None:
+    state, schema = table(tmp_path, LOG, kind)
+    commit(state, schema, 0, [dt.datetime(2024, 1, 1)])
+    with pytest.raises(DefinitionError, match="not a key"):
+        look_up(state.table, {"word": text}, 9)
+
+
 @pytest.mark.parametrize("layout", [LOG, MAP])
 def test_many_keys_at_once(tmp_path: Path, layout: str) -> None:
     """Beyond 200 keys a read takes a range and picks out what was asked for."""

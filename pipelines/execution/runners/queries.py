@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
+from pipelines.bounds import shown
 from pipelines.errors import BatchError, TrideltaError, UnknownQueryError
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import nodes
@@ -125,8 +126,8 @@ class QueryRunner:
                 if pa.types.is_nested(known)
                 else of_text(text, known)
             )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
-            problem = f"{name} is {kind}, got {text!r}"
+        except (pa.ArrowNotImplementedError, ValueError, OverflowError, RecursionError):
+            problem = f"{name} is {kind}, got {shown(text)}"
             raise ArgumentsError(self._name, problem, self._spout.schema) from None
 
     def ask(self, arguments: Arguments) -> list[Row]:
