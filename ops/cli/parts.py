@@ -160,10 +160,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {_finite(name): _finite(item) for name, item in value.items()}
+        return {_name(name): _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def _name(key: Any) -> Any:
+    return _finite(key) if isinstance(key, str | int | float | None) else str(key)
 
 
 def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:

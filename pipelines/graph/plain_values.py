@@ -1,6 +1,6 @@
 """Values of Arrow's as a user's code is given them, from Spark or from a state's table.
 
-Timestamps are without time zone, in UTC; structs and maps are dicts, arrays are lists.
+Timestamps are without time zone, in UTC; structs and maps are dicts, arrays are lists, and within a map's key tuples.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def converter(kind: pa.DataType) -> Convert | None:
         return _optional(lambda value: {name: inner[name](item) for name, item in value.items()})
     if pa.types.is_map(kind):
         key, item = converter(kind.key_type) or _same, converter(kind.item_type) or _same
+        if pa.types.is_nested(kind.key_type):
+            return _optional(lambda pairs: {_as_key(key(raw_key)): item(other) for raw_key, other in pairs})
         return _optional(lambda pairs: {key(raw_key): item(other) for raw_key, other in pairs})
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         each = converter(kind.value_type)
@@ -39,9 +41,21 @@ def plain_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     return [convert(value) for value in values] if convert else values
 
 
+def plain_dicts(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return a table's rows as dicts of plain values."""
+    columns = map(plain_list, rows.columns)
+    return [dict(zip(rows.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
 def without_zone(value: datetime.datetime | None) -> datetime.datetime | None:
     """Return a time with a zone as one without, in UTC."""
     return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def _as_key(value: Any) -> Any:
+    """Return a map's key as one that a dict takes: an array or a struct as a tuple."""
+    parts = value.values() if isinstance(value, dict) else value
+    return tuple(map(_as_key, parts)) if isinstance(value, list | dict) else value
 
 
 def _same(value: Any) -> Any:

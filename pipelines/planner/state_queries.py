@@ -11,16 +11,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from pipelines.aggregators.calls import emitted
-from pipelines.errors import FunctionError, StateQueryError
+from pipelines.errors import StateQueryError
 from pipelines.graph import nodes
 from pipelines.planner.aggregates import arrow, by_key, in_workers, nullable
 from pipelines.planner.joins import same
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Groups
-from pipelines.planner.plain.queries import fixed_view
+from pipelines.planner.plain.queries import check_columns, fixed_view
 from pipelines.planner.step import BUILT_IN_QUERIES, ORDER, TASK, Step, column, columns, hidden, task_by, type_of
 from pipelines.planner.values import BATCH_ROWS, Row, RowsOut, Where, plain_rows
 from pipelines.sources.fixed import arrow_rows
+from pipelines.state.kinds import ROWS
 from pipelines.state.views import StateView
 from pipelines.trident.states import FixedState
 from pipelines.trident.user_code import TupleCollectionGet
@@ -36,8 +37,8 @@ def queried(step: Step) -> DataFrame:
         step = _by_group(step)
     if not isinstance(node.function, BUILT_IN_QUERIES):
         return queried_in_python(step, _view(step))
-    state, keys = _frame(step)
-    _check(step, tuple(state.columns), keys)
+    state, keys, by_key = _frame(step)
+    check_columns(node, keys, [name for name in state.columns if name not in keys], by_key)
     kept = columns(hidden(step.frame))
     if isinstance(node.function, TupleCollectionGet):
         values = node.outputs if set(node.outputs) <= set(state.columns) else state.columns
@@ -67,27 +68,6 @@ def _all_of(step: Step, state: DataFrame, keys: tuple[str, ...], values: tuple[s
     return step.frame.join(parts, step.frame[TASK] == parts["_part"])
 
 
-def _check(step: Step, fields: tuple[str, ...], keys: tuple[str, ...]) -> None:
-    """Check what could not be checked when the line was written: a state of another flow shows its columns only now.
-
-    Raises:
-        FunctionError: if the inputs are not as many as the keys, or the outputs more than the values.
-    """
-    node = step.node
-    values = fields if isinstance(node.function, TupleCollectionGet) else [name for name in fields if name not in keys]
-    if not isinstance(node.function, TupleCollectionGet) and len(node.inputs) != len(keys):
-        raise FunctionError(
-            "state_query",
-            f'at {node.at}: state "{node.state}" has the keys {list(keys)}; got the fields {list(node.inputs)}',
-            hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
-        )
-    if not set(node.outputs) <= set(values) and len(node.outputs) > len(values):
-        raise FunctionError(
-            "state_query",
-            f'at {node.at}: state "{node.state}" has the values {list(values)}; got the outputs {list(node.outputs)}',
-        )
-
-
 def _by_group(step: Step) -> Step:
     """A grouped stream's tuples go to the task of their group first."""
     frame = step.frame.drop(TASK)
@@ -96,15 +76,15 @@ def _by_group(step: Step) -> Step:
     return replace(dealt, frames=(dealt.with_task(frame, step.node.group),))
 
 
-def _frame(step: Step) -> tuple[DataFrame, tuple[str, ...]]:
-    """The state's frame and its key columns."""
+def _frame(step: Step) -> tuple[DataFrame, tuple[str, ...], bool]:
+    """The state's frame, its key columns, and whether it has values by key."""
     spark = step.frame.sparkSession
     fixed = _fixed(step)
     if fixed is not None:
         rows = arrow_rows(f'state "{fixed.name}"', fixed.schema, [tuple(row) for row in fixed.rows])
-        return spark.createDataFrame(rows), tuple(fixed.keys)
+        return spark.createDataFrame(rows), tuple(fixed.keys), True
     table, version = step.context.state(step.node.state, step.node.state_node is not None)
-    return table.frame(spark, version=version), table.declared.keys
+    return table.frame(spark, version=version), table.declared.keys, table.declared.layout != ROWS
 
 
 def _view(step: Step) -> StateView:

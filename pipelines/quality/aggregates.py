@@ -22,6 +22,8 @@ from pipelines.quality.gate import Check
 from pipelines.quality.literals import INTEGRAL, Frame, as_bound, as_whole, family, value_family
 from pipelines.quality.results import CheckResult
 
+_EPOCH = datetime.datetime(1970, 1, 1)
+
 Evaluate = Callable[[Mapping[str, Any]], tuple[bool, Any]]
 
 
@@ -89,9 +91,15 @@ def _statistic(
         # A sum of longs may overflow, which raises under ANSI mode; great-expectations sums them as double too.
         if check.expectation == "expect_column_sum_to_be_between" and isinstance(data_type, INTEGRAL):
             column = column.cast("double")
+        # Collected, a time is in the zone of this host, and the bounds are in UTC.
+        counted = isinstance(data_type, T.TimestampType)
+        if counted:
+            column = F.unix_micros(column)
 
         def evaluate(values: Mapping[str, Any]) -> tuple[bool, Any]:
             value = plain(values["value"])
+            if counted and value is not None:
+                value = _EPOCH + datetime.timedelta(microseconds=value)
             return in_range(value, kwargs), value
 
         return AggregateRule(check, {"value": function(column)}, evaluate)

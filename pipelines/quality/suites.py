@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from pipelines.graph.plain_values import plain_dicts
 from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.expectations import run_expectations
 from pipelines.quality.gate import Gate, as_checks
 from pipelines.quality.results import GateResult, to_json_value
 from pipelines.quality.samples import with_rows
+from pipelines.spark.arrow_frame import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,8 +50,8 @@ def _with_samples(compiled: CompiledGate, annotated: DataFrame, result: GateResu
     for part in parts[1:]:
         united = united.unionAll(part)
     rows: dict[str, list[Any]] = {name: [] for name in wanted}
-    for row in united.collect():
-        values = row.asDict(recursive=True)
+    # Not by `collect`, whose times are in the zone of this host.
+    for values in plain_dicts(to_arrow(united)):
         rows[values.pop(FAILED)].append(to_json_value(values))
     return with_rows(result, rows)
 

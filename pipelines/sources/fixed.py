@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import SourceSchemaError
-from pipelines.graph.arrow_types import ARROW_TYPES
+from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.fields import parse_ddl
+from pipelines.graph.plain_values import plain_list
 from pipelines.graph.row_values import to_arrow
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.sources.base import place_of
@@ -102,8 +103,8 @@ def _check_width(name: str, row: Sequence[Any], width: int, declared: Sequence[s
         raise SourceSchemaError(name, "a row", "it has another number of values", declared, seen)
 
 
-def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Check rows of the program against a DDL schema without Spark; types that are not simple are not looked into.
+def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Return rows of the program as Spark would read them by a DDL schema; types that Spark alone knows are not looked into.
 
     Raises:
         SourceSchemaError: if a row has another number of values, or a value does not fit its type.
@@ -111,9 +112,11 @@ def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
     columns = parse_ddl(schema)
     for row in rows:
         _check_width(name, row, len(columns), (schema,))
+    read = []
     for at, (_, kind) in enumerate(columns):
-        if kind in ARROW_TYPES:
-            _array(name, schema, [row[at] for row in rows], ARROW_TYPES[kind])
+        values, known = [row[at] for row in rows], arrow_type(kind)
+        read.append(values if known is None else plain_list(_array(name, schema, values, known)))
+    return list(zip(*read, strict=True))
 
 
 def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Table:

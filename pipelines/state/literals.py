@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -89,7 +88,7 @@ def of_text(text: str, kind: pa.DataType) -> Any:
     """Return a text as a column of the Arrow type gives it back; a time without a zone is UTC.
 
     Raises:
-        pa.ArrowInvalid, pa.ArrowNotImplementedError: if it is no such value.
+        ValueError, OverflowError, pa.ArrowNotImplementedError: if it is no such value.
     """
     given = pa.scalar(text)
     if pa.types.is_timestamp(kind) and kind.tz:
@@ -108,9 +107,8 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
         # DataFusion has no literal of them.
         raise KeyValueError(column, value, f"{kind}, which cannot be asked for")
     try:
-        if may_hold(kind, value):
-            return canonical(pa.scalar(value, type=kind).as_py())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
+        return canonical(pa.scalar(_held(kind, value), type=kind).as_py())
+    except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
         pass
     raise KeyValueError(column, value, str(kind))
 
@@ -118,24 +116,74 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
 def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any]:
     """`typed` of many values."""
     try:
-        if not pa.types.is_nested(kind) and all(may_hold(kind, value) for value in values):
-            return [canonical(value) for value in cast(list[Any], pa.array(values, type=kind).to_pylist())]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
+        if not pa.types.is_nested(kind):
+            held = pa.array([_held(kind, value) for value in values], type=kind)
+            return [canonical(value) for value in cast(list[Any], held.to_pylist())]
+    except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
         pass
     # Once more one by one, to name the one that does not fit.
     return [typed(column, value, kind) for value in values]
 
 
 def may_hold(kind: pa.DataType, value: Any) -> bool:
-    """Return whether a number or time can be in a column: Arrow makes 5 of 5.5 for a bigint, and a day of its noon."""
-    if pa.types.is_integer(kind) and isinstance(value, Real | decimal.Decimal):
-        limit = 2 ** (kind.bit_width - 1)
-        return (
-            (isinstance(value, int) or math.isfinite(value)) and -limit <= value < limit and math.floor(value) == value
-        )
-    if pa.types.is_date(kind) and isinstance(value, datetime.datetime):
-        return value.time() == datetime.time()
+    """Return whether a number or time can be in a column; of other values Arrow says it."""
+    try:
+        _held(kind, value)
+    except (ValueError, ArithmeticError):
+        return False
     return True
+
+
+def _held(kind: pa.DataType, value: Any) -> Any:
+    """Return a number or time of the class that a column gives back, with nothing lost; anything else as it is.
+
+    Arrow alone makes 5 of 5.5 for a bigint, a day of its noon or of a number, and takes no decimal for a double.
+
+    Raises:
+        ValueError, ArithmeticError: if the column cannot hold it.
+    """
+    if isinstance(value, Real | decimal.Decimal):
+        if pa.types.is_temporal(kind) or (isinstance(value, bool) and pa.types.is_floating(kind)):
+            raise ValueError(f"a number is no {kind}")
+        if isinstance(value, bool):
+            return value
+        if pa.types.is_integer(kind):
+            return _whole(value, 2 ** (kind.bit_width - 1))
+        if pa.types.is_floating(kind):
+            return _real(value, kind)
+        return _exact(value, kind) if pa.types.is_decimal(kind) else value
+    if pa.types.is_date(kind) and isinstance(value, datetime.datetime):
+        if value.time() != datetime.time():
+            raise ValueError("a time is no day")
+        return value.date()
+    if pa.types.is_timestamp(kind) and isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return datetime.datetime.combine(value, datetime.time())
+    return value
+
+
+def _whole(value: Any, limit: int) -> int:
+    # Of nan and inf `int` makes none.
+    known = int(value)
+    if known != value or not -limit <= known < limit:
+        raise ValueError("no such whole number")
+    return known
+
+
+def _real(value: Any, kind: pa.DataType) -> float:
+    known = float(value)
+    # A decimal is the double that is written so: to Spark 0.1 is one number.
+    same = known == value or known != known or decimal.Decimal(repr(known)) == value
+    if not same or (known == known and pa.scalar(known, kind).as_py() != known):
+        raise ValueError("rounded, it would be another number")
+    return known
+
+
+def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
+    known = value if isinstance(value, decimal.Decimal) else decimal.Decimal(str(value))
+    if not known.is_finite():
+        raise ValueError("no decimal")
+    exactly = decimal.Context(prec=kind.precision, traps=[decimal.InvalidOperation, decimal.Inexact])
+    return known.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=exactly)
 
 
 def check_mappings(keys: object) -> None:

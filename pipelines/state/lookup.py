@@ -60,6 +60,6 @@ def typed_key(table: StateTable, key: Mapping[str, str]) -> dict[str, Any]:
     for name, value in key.items():
         try:
             typed[name] = of_text(value, types.get(name, pa.string()))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (pa.ArrowNotImplementedError, ValueError, OverflowError):
             raise DefinitionError(f"not a key: {f'{name}={value}'!r}; {name} is {types[name]}") from None
     return typed

@@ -36,6 +36,11 @@ class StateView(ABC):
     keys: tuple[str, ...]
     values: tuple[str, ...]
 
+    @property
+    def by_key(self) -> bool:
+        """Return whether there is one value per key, or one value; else there are rows, any number of them."""
+        return True
+
     @staticmethod
     def open(
         path: str | Place,
@@ -144,6 +149,10 @@ class TableView(StateView):
         return self._reader.declared.value_names
 
     @property
+    def by_key(self) -> bool:
+        return bool(self.keys) or self._reader.declared.layout != ROWS
+
+    @property
     def _reader(self) -> Reader:
         return _opened(self.path, self.version, self.key_columns, self.before, self.made, self.later)
 
@@ -152,6 +161,8 @@ class TableView(StateView):
         return list(zip(*map(plain_list, rows.columns), strict=True))
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        if not self.by_key:
+            return {}
         reader, values = self._reader, self.values
         kinds = [reader.snapshot.types[name] for name in reader.keys]
         # As Spark's join: 5.5 is just not there among bigints.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import BatchError, ReadPointError, SourceSchemaError
-from pipelines.execution.runners.queries import QueryRunner, _SparkContext, _Views
+from pipelines.errors import BatchError, DefinitionError, FarTimeError, ReadPointError, SourceSchemaError
+from pipelines.execution.runners.queries import ArgumentsError, QueryRunner, _SparkContext, _Views
 from pipelines.maintenance import compact
 from pipelines.sources import FixedBatches
 from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
@@ -22,6 +23,7 @@ from pipelines.state.views import StateView
 from pipelines.trident import (
     Count,
     DeltaState,
+    FixedState,
     MapGet,
     QueryFunction,
     RowFunction,
@@ -106,6 +108,80 @@ def test_a_time_without_a_zone_is_utc(tmp_path: Path) -> None:
     shown.project("text")
     runner = QueryRunner(Lake(tmp_path), asked, "shown", no_spark)
     assert runner.ask([runner.arguments(["2024-01-01T01:00:00+01:00"])]) == [{"text": "2024-01-01 00:00:00"}]
+
+
+ARGUMENTS: list[tuple[str, str, Any]] = [
+    ("decimal(10,2)", "1.50", Decimal("1.50")),
+    ("decimal(10, 2)", "2", Decimal("2.00")),
+    ("numeric(3)", "2", Decimal("2")),
+    ("timestamp_ntz", "2024-01-01T10:00", datetime(2024, 1, 1, 10)),
+    ("timestamp_ltz", "2024-01-01T10:00", datetime(2024, 1, 1, 10)),
+    ("array<decimal(10,2)>", "[1.50, null, 2]", [Decimal("1.50"), None, Decimal("2.00")]),
+    ("array<double>", "[1.5, 2]", [1.5, 2.0]),
+    ("map<date, struct<a: int, `b c`: float>>", '{"2024-01-01": {"a": 1}}', {date(2024, 1, 1): {"a": 1, "b c": None}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), ARGUMENTS)
+def test_an_argument_as_text_is_of_its_type(tmp_path: Path, kind: str, text: str, value: Any) -> None:
+    asked = TridentTopology("asked_by_text")
+    asked.new_query_stream("q", f"x {kind}").project("x")
+    runner = QueryRunner(Lake(tmp_path), asked, "q", no_spark)
+    (row,) = runner.ask([runner.arguments([text])])
+    assert repr(row["x"]) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("decimal(10,2)", "abc"),
+        ("decimal(10,2)", "1.555"),
+        ("timestamp_ntz", "2024-01-01T10:00:00+01:00"),
+        ("array<bigint>", '["x"]'),
+        ("array<date>", '["x"]'),
+        ("map<int, int>", '{"x": 1}'),
+        ("array<bigint>", "1"),
+        ("struct<a: int>", "[1.5]"),
+        ("date", "0000-01-01"),
+        ("timestamp", "9999-12-31T23:59:59-01:00"),
+        ("array<date>", '["0000-01-01"]'),
+        ("array<int>", "[" * 100_000),
+    ],
+)
+def test_an_argument_as_text_that_is_not_of_its_type(tmp_path: Path, kind: str, text: str) -> None:
+    asked = TridentTopology("asked_by_text")
+    asked.new_query_stream("q", f"x {kind}").project("x")
+    runner = QueryRunner(Lake(tmp_path), asked, "q", no_spark)
+    with pytest.raises((ArgumentsError, SourceSchemaError)):
+        runner.ask([runner.arguments([text])])
+
+
+@pytest.mark.parametrize(("kind", "value"), [("decimal(10,2)", "abc"), ("decimal(3,1)", 1.5), ("array<bigint>", ["x"])])
+def test_values_of_longer_types_are_checked_without_spark(tmp_path: Path, kind: str, value: Any) -> None:
+    asked = TridentTopology("asked_by_value")
+    asked.new_query_stream("q", f"x {kind}").project("x")
+    with pytest.raises(SourceSchemaError):
+        QueryRunner(Lake(tmp_path), asked, "q", no_spark).ask([(value,)])
+    with pytest.raises(DefinitionError, match="does not fit the schema"):
+        FixedState("f", f"k string, x {kind}", "k", [("a", value)])
+
+
+def test_a_fixed_state_gives_values_of_its_types(tmp_path: Path) -> None:
+    since = datetime(2024, 1, 1, 5, tzinfo=timezone(timedelta(hours=5)))
+    schema = (
+        "at timestamp, since timestamp, share double, part float, rates array<double>, left map<string, decimal(3,1)>"
+    )
+    fixed = FixedState("fixed", schema, "at", [(since, since, 2, 0.1, (1,), {"a": 1})])
+    asked = TridentTopology("asked_of_fixed")
+    names = ["since", "share", "part", "rates", "left"]
+    found = asked.new_query_stream("q", "at timestamp").state_query(
+        asked.new_static_state(fixed), "at", MapGet(), names
+    )
+    found.each(["since", "at"], RowFunction(lambda a, b: a <= b, ("boolean",)), "before")
+    at = datetime(2024, 1, 1)
+    values = {"since": at, "share": 2.0, "part": 0.10000000149011612, "rates": [1.0], "left": {"a": Decimal("1.0")}}
+    (row,) = QueryRunner(Lake(tmp_path), asked, "q", no_spark).ask([(at,)])
+    assert repr(row) == repr({"at": at, **values, "before": True})
 
 
 def test_one_version_of_a_state_per_request(tmp_path: Path) -> None:
@@ -207,6 +283,23 @@ def test_an_error_under_spark_is_of_its_request_alone(runtime: Runtime) -> None:
     answers = runtime.query_each(found, "inverse", [(3,), (0,), (4,)])
     assert [answer.rows for answer in answers] == [[{"n": 3, "whole": 4}], [], [{"n": 4, "whole": 3}]]
     assert "DIVIDE_BY_ZERO" in (answers[1].error or "")
+
+
+@pytest.mark.usefixtures("in_new_york")
+def test_times_that_spark_gives_are_in_utc_on_every_host(runtime: Runtime) -> None:
+    at = datetime(2024, 1, 1)
+    found = TridentTopology("times")
+    asked = found.new_query_stream("q", "at timestamp").each("at", lambda at: F.create_map(at, F.array(at)), "times")
+    asked = asked.each("at", lambda at: F.lit("0001-01-01").cast("timestamp"), "first")
+    asked.each("at", lambda at: F.encode(at.cast("string"), "utf-8"), "text")
+    answer = {"at": at, "times": {at: [at]}, "first": datetime(1, 1, 1), "text": b"2024-01-01 00:00:00"}
+    assert runtime.query(found, "q", [(at,)]) == [answer]
+    answers = runtime.query_each(found, "q", [(at,), (at,)])
+    assert [each.rows for each in answers] == [[answer]] * 2
+    far = found.new_query_stream("far", "at timestamp").each("at", lambda at: at + F.expr("interval 9000 year"), "far")
+    far.project("far")
+    with pytest.raises(FarTimeError, match=r"far holds \+11024-01-01"):
+        runtime.query(found, "far", [(at,)])
 
 
 @pytest.mark.parametrize("arguments", [[(1,)], [("a", "b")], ["a b"], [()]])

@@ -160,3 +160,6 @@ def test_json_is_json_also_of_numbers_that_json_lacks(capsys: pytest.CaptureFixt
     emit([{"avg": math.nan, "most": (math.inf, -math.inf), math.nan: 1.5, 2: Decimal("NaN"), "day": date(2013, 1, 1)}])
     said = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert said == [{"avg": "nan", "most": ["inf", "-inf"], "nan": 1.5, "2": "NaN", "day": "2013-01-01"}]
+    emit({date(2013, 1, 1): 1, Decimal("1.50"): {b"x": 2}, (1, math.nan): 3, None: 4, True: 5})
+    said = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert said == {"2013-01-01": 1, "1.50": {"b'x'": 2}, "(1, nan)": 3, "null": 4, "true": 5}

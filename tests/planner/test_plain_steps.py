@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import types as T
 
-from pipelines.errors import FunctionError, NeedsSparkError, StateAccessError
+from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph import nodes
+from pipelines.graph.plain_values import plain_list
 from pipelines.planner.plain import Evaluated, PlainContext, Table, needs_spark, read, step
 from pipelines.planner.plain.partitions import by_hash, entered
 from pipelines.quality import warn
 from pipelines.sources import FixedBatches
+from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.views import StateView
 from pipelines.trident import (
     INNER,
@@ -25,11 +31,13 @@ from pipelines.trident import (
     Not,
     QueryFunction,
     RowFunction,
+    SnapshotGet,
     Split,
     Stream,
     TridentTopology,
     TupleCollectionGet,
 )
+from tests.state.small_kinds import SmallTable
 
 
 def stream() -> Stream:
@@ -53,6 +61,15 @@ LEFT_TO_SPARK: dict[str, Callable[[Stream], Any]] = {
     "a gate": lambda s: s.gate(warn("column_values_to_not_be_null", column="n")),
     "a negated filter over columns": lambda s: s.filter(Not(lambda word, n: n > 1)),
 }
+
+
+def test_keys_of_maps_that_are_lists_or_dicts_become_tuples() -> None:
+    rows = [({(1, 2): 3},), (None,)]
+    assert read("m map<array<int>, int>", rows).rows == tuple(rows)
+    at = datetime(2024, 1, 1)
+    key = pa.struct([("a", pa.int32()), ("at", pa.list_(pa.timestamp("us", "UTC")))])
+    maps = pa.array([[({"a": 1, "at": [at]}, {"b": [2]})]], pa.map_(key, pa.struct([("b", pa.list_(pa.int32()))])))
+    assert plain_list(maps) == [{(1, (at,)): {"b": [2]}}]
 
 
 @pytest.mark.parametrize("case", LEFT_TO_SPARK)
@@ -147,8 +164,31 @@ def test_queries_ask_a_view() -> None:
     every = step(node_of(asked.state_query("others", None, TupleCollectionGet(), ["x", "y", "z"])), [given], context)
     assert len(every.rows) == 4
     assert every.rows[0] == ("b", "a", 1, 2)
-    with pytest.raises(StateAccessError):
+    with pytest.raises(FunctionError, match=r"has the keys \['word'\]; got the fields \['args', 'args'\]"):
         step(node_of(asked.state_query("others", ["args", "args"], MapGet(), "n")), [given], context)
+
+
+def test_a_query_of_another_flows_state_is_checked_when_it_is_read(tmp_path: Path) -> None:
+    """As on Spark (`test_a_state_of_another_flow_that_does_not_fit`)."""
+    topology = TridentTopology("q")
+    asked, given = topology.new_query_stream("ask"), Table(("args",), ("string",), (("b",),))
+    by_key: StateView = StateView.of_rows(["word"], ["n"], [("a", 1)])
+    for function, fields, outputs, view in (
+        (MapGet(), "args", ["n", "zz"], by_key),
+        (TupleCollectionGet(), None, ["x", "y", "z"], by_key),
+        (SnapshotGet(), None, ["n"], by_key),
+    ):
+        query = node_of(asked.state_query("others", fields, function, outputs))
+        with pytest.raises(FunctionError, match=r"test_plain_steps.py:\d+: state \"others\" has the (keys|values)"):
+            step(query, [given], PlainContext(view=lambda name, view=view: view))
+    state = SmallTable(tmp_path, ROWS, TRANSACTIONAL, T.StructType([T.StructField("n", T.LongType())]))
+    state.commit(0, (1,), (2,))
+    rows = state.table.view()
+    query = node_of(asked.state_query("others", None, SnapshotGet(), "n"))
+    with pytest.raises(FunctionError, match="keeps rows and has no values by key"):
+        step(query, [given], PlainContext(view=lambda name: rows))
+    assert rows.get() is None, "an own function is given no row by chance"
+    assert sorted(rows.tuples()) == [(1,), (2,)]
 
 
 class Numbered(QueryFunction):

@@ -26,6 +26,8 @@ JOINED = ReducerAggregator(lambda: "", lambda text, n: f"{text}{n}", returns="st
 class Held:
     """A state's table as the plan needs it: rows in memory."""
 
+    layout = "map"
+
     def __init__(self, spark: SparkSession, schema: str, keys: int, rows: list[tuple[Any, ...]]) -> None:
         self._frame = source(spark, schema, rows)
         self._rows, self._keys = rows, keys

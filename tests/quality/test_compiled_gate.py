@@ -183,6 +183,23 @@ def test_what_spark_compares_is_compared(
         time.tzset()
 
 
+@pytest.mark.usefixtures("in_new_york")
+def test_a_verdict_on_times_does_not_depend_on_the_hosts_zone(spark: SparkSession) -> None:
+    frame = spark.sql("select timestamp'2024-01-01 00:00:00Z' at, map(timestamp'2024-01-01 00:00:00Z', 1) m, 5 n")
+    at = datetime.datetime(2024, 1, 1)
+    checks = [
+        warn("column_min_to_be_between", column="at", min_value=at),
+        warn("column_max_to_be_between", column="at", min_value=at, max_value=at, row_condition="n = 5"),
+        warn("column_max_to_be_between", column="at", max_value=at, row_condition="n = 6", name="none"),
+    ]
+    compiled, seen = compile_gate(Gate("g", checks), frame.schema), Observation("times")
+    compiled.annotate(frame).observe(seen, *compiled.metrics()).count()
+    for result in (compiled.verdict(seen.get), validate_frame(frame, checks)):
+        assert [(check.success, check.observed) for check in result.checks] == [(True, at), (True, at), (False, None)]
+    wrong = validate_frame(frame, [warn("column_values_to_be_null", column="n")])
+    assert wrong.checks[0].detail["sample"] == [{"at": at.isoformat(), "m": {str(at): 1}, "n": 5}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "bad"),
     [

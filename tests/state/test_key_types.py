@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,7 +93,27 @@ NOON = dt.datetime(2024, 1, 1, 12)
 
 @pytest.mark.parametrize(
     ("kind", "held", "asked"),
-    [("bigint", 5, 5.5), ("bigint", 5, Decimal("5.5")), ("tinyint", 5, 300), ("date", NOON.date(), NOON)],
+    [
+        ("bigint", 5, 5.5),
+        ("bigint", 5, Decimal("5.5")),
+        ("tinyint", 5, 300),
+        ("date", NOON.date(), NOON),
+        ("date", dt.date(2024, 1, 1), 19723),
+        ("date", dt.date(2024, 1, 1), Decimal("19723.5")),
+        ("timestamp", dt.datetime(2024, 1, 1), 1704067200000000),
+        ("timestamp_ntz", dt.datetime(2024, 1, 1), 1704067200000000),
+        ("float", 0.5, 0.1),
+        ("float", 2.0**24, 2**24 + 1),
+        ("double", 2.0**53, 2**53 + 1),
+        ("double", 5.0, 10**400),
+        ("double", 0.1, Decimal("0.10000000000000000001")),
+        ("double", 2.0, True),
+        ("decimal(18,2)", Decimal("5.55"), Decimal("5.555")),
+        ("decimal(18,2)", Decimal("5.55"), Decimal(10**16)),
+        ("decimal(18,2)", Decimal("5.55"), 5.555),
+        ("decimal(18,2)", Decimal("5.55"), float("nan")),
+        ("decimal(18,2)", Decimal("5.55"), Decimal("Infinity")),
+    ],
 )
 def test_a_value_that_no_key_can_have_is_refused_and_not_cut(tmp_path: Path, kind: str, held: Any, asked: Any) -> None:
     state, schema = table(tmp_path, LOG, kind)
@@ -106,6 +127,32 @@ def test_a_value_that_no_key_can_have_is_refused_and_not_cut(tmp_path: Path, kin
 
 
 @pytest.mark.parametrize(
+    ("kind", "held", "asked"),
+    [
+        ("bigint", 5, [5.0, Decimal("5.0"), np.int64(5)]),
+        ("float", 0.5, [Decimal("0.5"), np.float32(0.5)]),
+        ("float", 2.0**24, [2**24, Decimal(2**24)]),
+        ("double", 0.1, [Decimal("0.1"), Decimal("0.10")]),
+        ("double", 2.0**60, [2**60, Decimal(2**60)]),
+        ("decimal(18,2)", Decimal("5.50"), [5.5, Decimal("5.500"), np.float64(5.5)]),
+        ("decimal(38,0)", Decimal(DIGITS), [int(DIGITS), Decimal(f"{DIGITS}.00")]),
+        ("decimal(38,38)", Decimal(f"0.{DIGITS}"), [Decimal(f"0.{DIGITS}0")]),
+        ("timestamp", dt.datetime(2024, 1, 1), [dt.date(2024, 1, 1)]),
+        ("timestamp_ntz", dt.datetime(2024, 1, 1), [dt.date(2024, 1, 1)]),
+        ("date", dt.date(2024, 1, 1), [dt.datetime(2024, 1, 1)]),
+    ],
+)
+def test_a_key_is_found_by_its_value_in_another_class(tmp_path: Path, kind: str, held: Any, asked: list[Any]) -> None:
+    """As Spark's join finds it."""
+    state, schema = table(tmp_path, LOG, kind)
+    commit(state, schema, 0, [held])
+    for value in (held, *asked):
+        for keys in ([{"word": value}], [{"word": value}] * 300):
+            assert [row["n"] for row in state.table.get(keys)] == [1]
+        assert state.table.view().multi_get([(value,)]) == [1]
+
+
+@pytest.mark.parametrize(
     "text", ["2024-01-01", "2024-01-01 00:00:00", "2024-01-01T00:00:00Z", "2024-01-01 05:00+05:00"]
 )
 def test_a_time_as_text_is_utc_without_a_zone(tmp_path: Path, text: str) -> None:
@@ -115,6 +162,14 @@ def test_a_time_as_text_is_utc_without_a_zone(tmp_path: Path, text: str) -> None
     assert [row["n"] for row in look_up(state.table, {"word": text}, 9)] == [1]
     with pytest.raises(DefinitionError, match="not a key"):
         look_up(state.table, {"word": f"{text}?"}, 9)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("date", "0000-01-01"), ("timestamp", "9999-12-31T23:59:59-01:00")])
+def test_a_day_that_python_does_not_have_as_text_is_no_key(tmp_path: Path, kind: str, text: str) -> None:
+    state, schema = table(tmp_path, LOG, kind)
+    commit(state, schema, 0, [dt.datetime(2024, 1, 1)])
+    with pytest.raises(DefinitionError, match="not a key"):
+        look_up(state.table, {"word": text}, 9)
 
 
 @pytest.mark.parametrize("layout", [LOG, MAP])

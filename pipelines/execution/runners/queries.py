@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
+from pipelines.bounds import shown
 from pipelines.errors import BatchError, TrideltaError, UnknownQueryError
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import nodes
-from pipelines.graph.arrow_types import ARROW_TYPES
+from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.bolts import node_tasks
+from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import parse_ddl
+from pipelines.graph.plain_values import plain_dicts
 from pipelines.planner.compile import Compiler
 from pipelines.planner.plain import PlainContext, Table, entering, needs_spark, plain, read, step
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.planner.values import Where
 from pipelines.sources.fixed import arrow_rows
-from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.spark.arrow_frame import arrow_frame, to_arrow
+from pipelines.state.far_times import plain_rows
 from pipelines.state.literals import of_text
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.trident.states import FixedState
@@ -100,7 +104,7 @@ class QueryRunner:
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
     def arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
-        """Return arguments from the command line, each as its column's type; of other than simple types as JSON.
+        """Return arguments from the command line, each as its column's type; arrays, maps and structs are given as JSON.
 
         Raises:
             ArgumentsError: if there are more or fewer than the query takes, or one is not of its type.
@@ -112,10 +116,18 @@ class QueryRunner:
         return tuple(self._typed(name, kind, text) for (name, kind), text in zip(columns, texts, strict=True))
 
     def _typed(self, name: str, kind: str, text: str) -> Any:
+        known = arrow_type(kind)
         try:
-            return of_text(text, ARROW_TYPES[kind]) if kind in ARROW_TYPES else json.loads(text)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
-            problem = f"{name} is {kind}, got {text!r}"
+            if known is None:
+                return json.loads(text)
+            # A decimal's digits are kept; of a double the text is as good.
+            return (
+                _of_json(json.loads(text, parse_float=str), known)
+                if pa.types.is_nested(known)
+                else of_text(text, known)
+            )
+        except (pa.ArrowNotImplementedError, ValueError, OverflowError, RecursionError):
+            problem = f"{name} is {kind}, got {shown(text)}"
             raise ArgumentsError(self._name, problem, self._spout.schema) from None
 
     def ask(self, arguments: Arguments) -> list[Row]:
@@ -125,6 +137,7 @@ class QueryRunner:
             BatchError: a function of the query failed.
             SourceSchemaError: the arguments do not fit the query's schema.
             UnknownStateError, ReadPointError
+            FarTimeError: the answer holds a date or time that Python does not have.
         """
         if self.needs_spark or len(arguments) > PLAIN_TUPLES:
             return self._by_spark([arguments])[0]
@@ -202,9 +215,11 @@ class QueryRunner:
             compiled = Compiler(self._topology.graph, (self._last.id,), context, {self._spout.id: frame})
             result = compiled.frames()[self._last.id]
             kept = [*self._fields(), *([SLICE_COLUMN] if several else [])]
-            rows = [row.asDict(recursive=True) for row in result.select(*(f"`{name}`" for name in kept)).collect()]
+            # Arrow's times are in UTC; those of `collect` are in the zone of this host.
+            found = to_arrow(result.select(*map(SPARK.name, kept)))
         except PySparkException as error:
             raise self._failed(reason_of(error)) from error
+        rows = self._plain_rows(found)
         if not several:
             return [rows]
         answers: dict[str, list[Row]] = {number: [] for number in numbers}
@@ -212,9 +227,28 @@ class QueryRunner:
             answers[row.pop(SLICE_COLUMN)].append(row)
         return list(answers.values())
 
+    def _plain_rows(self, found: pa.Table) -> list[Row]:
+        try:
+            return plain_dicts(found)
+        except (OverflowError, ValueError):
+            plain_rows(found, f"query {self._name}", ())  # to name the value
+            raise
+
     def _fields(self) -> Sequence[str]:
         last = self._last
         return [name for name, _ in parse_ddl(self._spout.schema)] if last is self._spout else last.fields
+
+
+def _of_json(value: Any, kind: pa.DataType) -> Any:
+    """Return what JSON gives with its texts as the type has them: dates, decimals and the like."""
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return [_of_json(item, kind.value_type) for item in value]
+    if isinstance(value, dict) and pa.types.is_map(kind):
+        return {_of_json(name, kind.key_type): _of_json(item, kind.item_type) for name, item in value.items()}
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        types = {field.name: field.type for field in kind}
+        return {name: _of_json(item, types.get(name, pa.string())) for name, item in value.items()}
+    return of_text(value, kind) if isinstance(value, str) else value
 
 
 def _offending(node: nodes.Node, tables: list[Table], context: PlainContext) -> Any:

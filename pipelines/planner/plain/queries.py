@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.aggregators.calls import emitted
-from pipelines.errors import StateQueryError
+from pipelines.errors import FunctionError, StateQueryError
 from pipelines.graph import nodes
 from pipelines.planner.plain.context import PlainContext, fitted
 from pipelines.planner.plain.partitions import by_hash
@@ -21,6 +21,7 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
 
     Raises:
         StateQueryError: if the function gives another number of results than there are tuples.
+        FunctionError: as `check_columns`.
     """
     if node.group:
         table = by_hash(table, node.group, context.tasks_of(node.id))
@@ -28,6 +29,8 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
     if not table.rows:
         return Table(node.fields, table.types + types, (), None if table.tasks is None else ())
     view: Any = context.view(node.state)
+    if node.function.in_spark:
+        check_columns(node, view.keys, view.values, view.by_key)
     arguments = list(table.select(node.inputs).rows)
     results: list[Any] = [None] * len(arguments)
     # A built-in function gives each tuple the same answer, whatever is beside it: the state is read once.
@@ -43,6 +46,39 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
     made = [_made(node, view, given, result) for given, result in zip(arguments, results, strict=True)]
     of_row = [[row + new for new in outputs] for row, outputs in zip(table.rows, made, strict=True)]
     return table.replaced(node.fields, table.types + types, of_row)
+
+
+def check_columns(node: nodes.StateQueryNode, keys: Sequence[str], values: Sequence[str], by_key: bool) -> None:
+    """Check what could not be checked when the line was written: a state of another flow shows its columns only now.
+
+    Args:
+        node: a query by a built-in function.
+        keys: the state's key columns.
+        values: its other columns.
+        by_key: whether it has values by key, or one value; else it keeps rows.
+
+    Raises:
+        FunctionError: if the inputs are not as many as the keys, or the outputs more than the values, or rows are asked by key.
+    """
+    state = f'at {node.at}: state "{node.state}"'
+    if isinstance(node.function, TupleCollectionGet):
+        values = (*keys, *values)
+    elif not by_key:
+        raise FunctionError(
+            "state_query",
+            f"{state} keeps rows and has no values by key to ask for",
+            hint="use TupleCollectionGet() for all of them",
+        )
+    elif len(node.inputs) != len(keys):
+        raise FunctionError(
+            "state_query",
+            f"{state} has the keys {list(keys)}; got the fields {list(node.inputs)}",
+            hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
+        )
+    if not set(node.outputs) <= set(values) and len(node.outputs) > len(values):
+        raise FunctionError(
+            "state_query", f"{state} has the values {list(values)}; got the outputs {list(node.outputs)}"
+        )
 
 
 def _parts(view: Any, table: Table, results: list[Any], types: Mapping[str, str | None], tasks: int) -> list[Any]:
@@ -85,7 +121,10 @@ def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | Non
 
 
 def fixed_view(state: FixedState) -> StateView:
-    """Return what a function sees of a state that is given in the program."""
+    """Return what a function sees of a state that is given in the program: values of its schema's types."""
+    from pipelines.sources.fixed import checked_rows
+
+    given = checked_rows(state.name, state.schema, [tuple(row) for row in state.rows])
     values = [name for name in state.fields if name not in state.keys]
-    rows = [dict(zip(state.fields, row, strict=True)) for row in state.rows]
+    rows = [dict(zip(state.fields, row, strict=True)) for row in given]
     return StateView.of_rows(tuple(state.keys), values, rows)

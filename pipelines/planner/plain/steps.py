@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,6 @@ from pipelines.flowmix.schemas import common
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
-from pipelines.graph.plain_values import without_zone
 from pipelines.planner.plain.context import PlainContext, call, fitted, keeps
 from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_batch_task, repartitioned
 from pipelines.planner.plain.queries import queried
@@ -235,8 +233,7 @@ Tables = Sequence[Table]
 def read(
     schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks: int = 1, name: str = "fixed batches"
 ) -> Table:
-    """Return a batch as a table: whole numbers become floats where the schema says so, and times are in UTC, without zone, as
-    of a real source.
+    """Return a batch as a table, with the values that a real source gives: of the schema's types, times in UTC, without zone.
 
     Args:
         schema: DDL of the fields.
@@ -251,18 +248,8 @@ def read(
     from pipelines.sources.fixed import checked_rows
 
     source = FixedBatches(schema, [batch])
-    checked_rows(name, schema, source.batches[0])
-    types = tuple(kind for _, kind in parse_ddl(schema))
-    rows = tuple(
-        tuple(_as_read(value, kind) for value, kind in zip(row, types, strict=True)) for row in source.batches[0]
-    )
-    return entered(Table(source.fields, types, rows), tasks)
-
-
-def _as_read(value: Any, kind: str) -> Any:
-    if isinstance(value, int) and kind in ("double", "float"):
-        return float(value)
-    return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
+    rows = checked_rows(name, schema, source.batches[0])
+    return entered(Table(source.fields, tuple(kind for _, kind in parse_ddl(schema)), tuple(rows)), tasks)
 
 
 @dataclass(frozen=True)
