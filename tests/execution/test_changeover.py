@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,9 +105,12 @@ def test_a_lost_checkpoint_is_not_taken_for_a_fresh_one(lake_root: str) -> None:
     assert two_windows(lake).make()[0] == REFUSE
 
 
-def placed(lake: Lake, windows: str) -> Changeover:
-    stream = Flow("f", windows=windows).stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
-    return Changeover(lake, as_topology(stream.partition("k").aggregate(Sum("v", "sum"), **ONCE).persist("t").build()))
+def placed(lake: Lake, windows: str, *states: str) -> Changeover:
+    stream: Any = Flow("f", windows=windows).stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
+    stream = stream.partition("k").aggregate(Sum("v", "sum"), **ONCE)
+    for state in states or ("t",):
+        stream = stream.persist(state)
+    return Changeover(lake, as_topology(stream.build()))
 
 
 def test_windows_do_not_go_over_from_the_batch_to_a_channel(lake_root: str) -> None:
@@ -118,6 +122,34 @@ def test_windows_do_not_go_over_from_the_batch_to_a_channel(lake_root: str) -> N
     with pytest.raises(WindowPlaceError, match="would begin empty") as refused:
         placed(lake, "channels").check()
     assert (refused.value.flow, refused.value.query, refused.value.in_batch) == ("f", "s", False)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_windows_wrote_behind_a_channel_lacks_nothing_where_they_go_over_into_the_batch(
+    lake_root: str, noted: bool
+) -> None:
+    lake = Lake(lake_root)
+    folder = deployed(lake, version=2)
+    _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0))
+    Belonging(Checkpoint("f", lake.checkpoint_path("f", "s")), lake).note([lake.channel("f__s__s")])
+    if noted:
+        Belonging(Checkpoint("f", folder), lake).note([lake.state("t")])
+    assert placed(lake, "batch").refusals() == {}
+    # Neither query has written this one.
+    assert "would lack some or all" in placed(lake, "batch", "t", "new").refusals().pop("new")
+    # They have ended in the batch: then nothing goes over.
+    state_files(lake.checkpoint_path("f", "s")).write("ended", b"")
+    assert placed(lake, "batch").refusals().keys() == {"t"}
+
+
+def test_a_lost_table_of_windows_that_go_over_is_refused(lake_root: str) -> None:
+    lake = Lake(lake_root)
+    folder = deployed(lake, version=2)
+    _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0))
+    Belonging(Checkpoint("f", lake.checkpoint_path("f", "s")), lake).note([lake.channel("f__s__s")])
+    Belonging(Checkpoint("f", folder), lake).note([lake.state("t")])
+    shutil.rmtree(str(lake.state_path("t")))
+    assert placed(lake, "batch").refusals() == {"t": "the table is gone"}
 
 
 def test_first_windows_may_begin_and_a_lost_folder_is_no_beginning(lake_root: str) -> None:

@@ -123,13 +123,16 @@ class Changeover:
         late = {node.state.name for node in self._topology.persists if isinstance(node, nodes.LatePersistNode)}
         for query in self._queries:
             belonging, checkpoint = Belonging(query.checkpoint, self._lake), query.checkpoint
+            former = self._taken_over(query)
             if checkpoint.committed_txid() is not None:
                 ran = f"the flow has run {checkpoint.finished_batches()} batch(es)"
                 new = [table for table in query.sinks if table.name not in late and not belonging.is_filled(table)]
                 lacks = f"{ran}, of which it would lack some or all: backfill it, or start over"
-                found |= {table.name: lacks for table in new}
+                found |= {table.name: lacks for table in new if not (former and former.is_filled(table))}
             try:
                 self._check_own(belonging, query)
+                if former and former.known():
+                    self._check_own(former, query)
             except NotTogetherError as error:
                 found[error.state] = error.problem
         return found
@@ -146,6 +149,14 @@ class Changeover:
             or ended_in(state_files(query.checkpoint.folder)) is not None
             or self._reader_left(query) is not None
         )
+
+    def _taken_over(self, query: Query) -> Belonging | None:
+        """Return what goes with the query behind a channel whose windows the next run takes over (docs/adr/0063); None: none."""
+        ended = ended_in(state_files(query.checkpoint.folder)) is not None
+        if not query.in_batch or ended or not is_elsewhere(query.checkpoint, in_batch=True):
+            return None
+        reader = self._reader_left(query)
+        return Belonging(reader, self._lake) if reader else None
 
     def _reader_left(self, query: Query) -> Checkpoint | None:
         return left_reader(self._lake, self._topology, query.name)
