@@ -146,3 +146,16 @@ def test_a_login_in_a_file_is_by_a_module_of_kafkas(tmp_path: Path) -> None:
     with pytest.raises(SecretError, match="no login by one of Kafka's own modules"):
         source._reader_options()
     Kafka("b:9092", "t", "k string", options=source.options)._reader_options()
+
+
+def test_a_file_that_cannot_be_looked_at_is_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who loads the flow may not enter the folder of what only a worker reads."""
+    option, name = "kafka.sasl.jaas.config", "a" * 300
+    with pytest.raises(SecretError, match="cannot be read"):
+        kafka_of(tmp_path, option, f"file:{name}")._reader_options()
+
+    def closed(path: Path, **follow: bool) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", closed)
+    Kafka("b:9092", "t", "k string", options={option: "file:/closed/login"}).check_files()
