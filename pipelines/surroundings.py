@@ -133,7 +133,10 @@ def private_among(paths: Iterable[str]) -> list[str]:
         RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
     """
     home = home_folder()
-    own = (os.environ.get("TRIDELTA_NIMBUS_HOME") or home / "nimbus", home / "dagster", home / "reports")
+    own = [home / "nimbus", home / "dagster", home / "reports"]
+    # The registry stays in `nimbus`; and this may be the home itself, with lake and data in it.
+    if elsewhere := os.environ.get("TRIDELTA_NIMBUS_HOME"):
+        own += [Path(elsewhere, name) for name in ("supervisors", "logs", "flows", "rebalance")]
     within = tuple(os.path.realpath(folder) + "/" for folder in own)
     real = {path: os.path.realpath(path) + "/" for path in paths}
     return [path for path, there in real.items() if _OF_SYSTEM.match(there) or there.startswith(within)]

@@ -54,12 +54,22 @@ def test_a_source_reads_nothing_of_the_system_or_the_deployment(tmp_path: Path, 
             source_of(tmp_path, f"{kind}: {{path: '{path}'{fields}}}")
 
 
-def test_a_source_reads_what_lies_beside_that(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_reads_what_lies_beside_that(tmp_path: Path, home: Path) -> None:
     for path in ("home/data", "home/lake/t", "home", "/dev/shm/x", "/procs", "s3://bucket/proc", "home/nimbus2"):
         source_of(tmp_path, f"json_files: {{path: '{path}', schema: x string}}")
-    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / "other"))
-    with pytest.raises(FlowFileError, match="is no folder of a flow's"):
-        source_of(tmp_path, "json_files: {path: other/supervisors, schema: x string}")
+
+
+@pytest.mark.parametrize("other", ["other", "home"])
+def test_a_nimbus_elsewhere_has_its_own_folders(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Where it is the home itself, lake and data lie beside them; the registry stays in `nimbus` of the home."""
+    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / other))
+    for path in (f"{other}/supervisors", f"{other}/logs/a", f"{other}/flows", f"{other}/rebalance", "home/nimbus"):
+        with pytest.raises(FlowFileError, match="is no folder of a flow's"):
+            source_of(tmp_path, f"json_files: {{path: {path}, schema: x string}}")
+    for path in ("home/data", "home/lake/t"):
+        source_of(tmp_path, f"json_files: {{path: {path}, schema: x string}}")
 
 
 def test_a_folder_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path) -> None:
