@@ -86,6 +86,7 @@ def test_wrong_arguments_are_refused_at_definition(arguments: dict[str, object],
         warn("column_values_to_be_between", **arguments)
 
 
+_DRAFT_4, _DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
 _HERE = {"$ref": "#/$defs/a"}
 
 
@@ -96,6 +97,16 @@ _HERE = {"$ref": "#/$defs/a"}
         ({"$schema": "https://json-schema.org/draft/2019-09/schema", "examples": [{"id": "b"}], **_HERE}, None),
         ({"properties": {"$ref": {"type": "string"}, "$id": {}}, "items": [{"$dynamicRef": "#a"}]}, None),
         ({"properties": {"a": {"$id": "http://host/a", "const": 1}}}, None),
+        # The names of parts that drafts 4, 6 and 7 have, and the address of the schema itself.
+        ({"$schema": _DRAFT_7, "$id": "http://host/a", "definitions": {"a": {"$id": "#b"}}, **_HERE}, None),
+        ({"$schema": _DRAFT_4, "id": "http://host/a", "definitions": {"a": {"id": "#b"}}, **_HERE}, None),
+        ({"$id": "http://host/a", "x": {"a": {"$id": "#b", "not": {"$ref": "#/x"}}}}, "other than that of the whole"),
+        ({"$schema": _DRAFT_7, "not": {"$schema": "a", "$id": "#b", **_HERE}}, "other than that of the whole"),
+        ({"$id": "http://host/a#", "not": {"$ref": "http://host/a#/$defs/a"}, "items": {"$ref": "a#/x"}}, None),
+        ({"$id": "http://host/a", "not": {"$ref": "http://host/b#/$defs/a"}}, "leads out of json_schema"),
+        ({"$id": "http://host/a", "$ref": "a"}, "leads out of json_schema"),
+        ({"$schema": _DRAFT_4, "$id": "http://host/a", "not": {"$ref": "http://host/a"}}, "leads out of json_schema"),
+        ({"$id": "http://host/a", "$PARAMETER": "a", "not": {"$ref": "a"}}, "leads out of json_schema"),
         ({"$ref": "http://host/a"}, "leads out of json_schema"),
         ({"$ref": "file:///etc/a"}, "leads out of json_schema"),
         ({"allOf": ({"not": {"$dynamicRef": "a"}},)}, "leads out of json_schema"),
