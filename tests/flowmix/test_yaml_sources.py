@@ -14,6 +14,7 @@ from pipelines.flowmix.yaml_form import load_flow
 from pipelines.flowmix.yaml_sources import _in_variables
 from pipelines.private import SecretError
 from pipelines.sources import Kafka
+from pipelines.surroundings import may_hold_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +90,25 @@ def test_a_folder_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path) ->
     assert list(source._unread([there])) == [there]
     with pytest.raises(SourceError, match=r'source "s": .*/in leads to files of the system'):
         source.check("s", NO_SPARK)
+
+
+def test_a_batch_looks_once_where_each_file_lies(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    source = source_of(tmp_path, "json_files: {path: in, schema: key string}")
+    looked: list[str] = []
+    real = os.path.realpath
+    monkeypatch.setattr(os.path, "realpath", lambda path: looked.append(str(path)) or real(path))
+    files = [str(tmp_path / "in" / name) for name in "abc"]
+    assert source._unread(files) == {}
+    assert sorted(file for file in looked if file in files) == files
+    for path, may in (
+        (tmp_path, True),
+        (home / "nimbus/a", True),
+        ("/", True),
+        (home / "data", False),
+        ("/procs", False),
+    ):
+        assert may_hold_private(str(path)) is may
 
 
 @pytest.mark.parametrize(
