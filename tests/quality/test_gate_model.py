@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -255,13 +256,18 @@ def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> Non
         "type": "or",
         "conditions": [
             'col("st.a b") == "${env:HOME} it\'s \\"',
-            {"type": "comparison", "column": {"name": "`a.b`"}, "operator": "NOT_IN", "parameter": [1, -2.5, "x"]},
+            {
+                "type": "comparison",
+                "column": {"name": "`a.b`"},
+                "operator": "NOT_IN",
+                "parameter": [1, -2.5, Decimal("-2.50"), "x"],
+            },
             {"type": "and", "conditions": ['col("y").notnull()', "x > 0 or x < -1"]},
             {"type": "nullity", "column": {"name": "`n` or `m"}, "is_null": True},
         ],
     }
     assert condition_sql(given) == (
-        "(`st`.`a b` == '$' '{env:HOME} it''s ' R'\\' OR `a.b` NOT IN (1, -2.5, 'x')"
+        "(`st`.`a b` == '$' '{env:HOME} it''s ' R'\\' OR `a.b` NOT IN (1, -2.5, -2.50BD, 'x')"
         " OR (`y` IS NOT NULL AND (`x` > 0 OR `x` < -1)) OR ```n`` or ``m` IS NULL)"
     )
     # To Spark the comment ends after `/*+ */`, and the call is one.
@@ -275,6 +281,10 @@ def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> Non
         {"type": "comparison", "column": {"name": "x"}, "operator": "or true or", "parameter": 1},
         {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": float("nan")},
         {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": datetime.date(2024, 1, 1)},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("NaN")},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("1e999999999")},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("1e-999999999")},
+        {"column": {"name": "x"}, "operator": ">", "parameter": 1},
     ],
 )
 def test_what_cannot_be_written_as_sql_is_refused(condition: Any) -> None:
