@@ -145,11 +145,7 @@ class FileSource(StoredSource):
         folder = place_of(self.path)
         if not folder.is_dir():
             raise MissingPathError(name, self.path)
-        if self.kept_out([self.path]):
-            raise SourceError(
-                f'source "{name}": {self.path} leads to files of the system or of the deployment',
-                hint="name a folder of the flow's own files",
-            )
+        self.check_place(name)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
         glob = str(self._option("pathGlobFilter", "*"))

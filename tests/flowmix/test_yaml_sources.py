@@ -92,6 +92,14 @@ def test_a_folder_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path) ->
         source.check("s", NO_SPARK)
 
 
+@pytest.mark.parametrize("kind", ["delta_table", "delta_changes"])
+def test_a_table_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path, kind: str) -> None:
+    source = source_of(tmp_path, f"{kind}: {{path: in, schema: key string}}")
+    (tmp_path / "in").symlink_to(home / "nimbus")
+    with pytest.raises(SourceError, match=r'source "s": .*/in leads to files of the system'):
+        source.check("s", NO_SPARK)
+
+
 def test_a_batch_looks_once_where_each_file_lies(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     source = source_of(tmp_path, "json_files: {path: in, schema: key string}")
