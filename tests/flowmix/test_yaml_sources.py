@@ -105,7 +105,12 @@ def test_a_batch_looks_once_where_each_file_lies(tmp_path: Path, home: Path, mon
     source = source_of(tmp_path, "json_files: {path: in, schema: key string}")
     looked: list[str] = []
     real = os.path.realpath
-    monkeypatch.setattr(os.path, "realpath", lambda path: looked.append(str(path)) or real(path))
+
+    def realpath(path: str) -> str:
+        looked.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
     files = [str(tmp_path / "in" / name) for name in "abc"]
     assert source._unread(files) == {}
     assert sorted(file for file in looked if file in files) == files
