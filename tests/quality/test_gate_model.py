@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 from pyspark.sql import types as T
 
@@ -121,10 +123,18 @@ _HERE = {"$ref": "#/$defs/a"}
         ),
     ],
 )
-def test_a_json_schema_refers_to_itself_alone(schema: dict[str, Any], refused: str | None) -> None:
+def test_a_json_schema_refers_to_itself_alone(
+    schema: dict[str, Any], refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reference to elsewhere jsonschema fetches, in the worker, and waits for it without end."""
     if refused is None:
         warn("column_values_to_match_json_schema", column="x", json_schema=schema)
+        fetched: list[object] = []
+        monkeypatch.setattr("urllib.request.urlopen", fetched.append)
+        for value in ({"a": 1}, [1]):
+            with suppress(Exception):
+                jsonschema.validate(value, schema)
+        assert not fetched
         return
     with pytest.raises(FunctionError, match=refused):
         warn("column_values_to_match_json_schema", column="x", json_schema=schema)
