@@ -38,15 +38,21 @@ MOST_DIGITS = 38
 """The most digits of a decimal of Spark's."""
 
 _DECIMAL = re.compile(r"\bdec(?:imal)?\s*\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)", re.IGNORECASE)
-_COMMENT = re.compile(r"/\*(?:\+|(?:(?!\*/)[\s\S])*/\*)|(?m:^(?>.*?--).*\\$)")
+_COMMENT = re.compile(r"/\*\+|/\*(?:(?!\*/)[\s\S])*/\*|--.*\\(?:\n|\Z)")
 """A hint, a comment within another, one whose line goes on: Spark and sqlglot end them at other places."""
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
+_QUOTED = re.compile(
+    r"\br(?:'[^']*+(?:'|\Z)|\"[^\"]*+(?:\"|\Z))"
+    r"|'(?:[^'\\]|\\.)*+(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*+(?:\"|\\?\Z)|`[^`]*+(?:`|\Z)"
+    r"|(?P<comment>--[^\r\n]*+\n?|/\*\+?(?:(?!\*/).)*+(?:\*/|\Z))",
+    re.DOTALL | re.IGNORECASE,
+)
+"""A text or a name in quotes, or a comment, whichever begins first: one may hold the signs of the others."""
 
 
 def nested_too_deeply(text: str, opens: str = "([{", closes: str = ")]}") -> bool:
-    """Check whether the brackets of a text, those in quotes aside, are nested more deeply than is read."""
+    """Check whether the brackets of a text, those in quotes and comments aside, are nested more deeply than is read."""
     depth = 0
-    for character in _QUOTED.sub("", text):
+    for character in _QUOTED.sub(" ", text):
         if character in opens:
             depth += 1
             if depth > DEEPEST_BRACKETS:
@@ -58,7 +64,7 @@ def nested_too_deeply(text: str, opens: str = "([{", closes: str = ")]}") -> boo
 
 def decimal_problem(text: str) -> str | None:
     """Return what is wrong with the first decimal type in a text that Spark does not have; None: nothing."""
-    for match in _DECIMAL.finditer(_QUOTED.sub("", text)):
+    for match in _DECIMAL.finditer(_QUOTED.sub(" ", text)):
         digits, scale = int(match[1]), int(match[2] or 0)
         if not 1 <= digits <= MOST_DIGITS or not 0 <= scale <= digits:
             return f"there is no {match[0]}: a decimal has 1 to {MOST_DIGITS} digits, and no more behind the point than it has"
@@ -73,7 +79,7 @@ def type_problem(text: str) -> str | None:
         return f"its types are nested more than {DEEPEST_BRACKETS} deep"
     if "${" in text:
         return "it has ${ in it, which Spark would replace"
-    if _COMMENT.search(text):
+    if any(_COMMENT.match(found["comment"] or "") for found in _QUOTED.finditer(text)):
         return "it has a comment that Spark ends elsewhere"
     return decimal_problem(text)
 
@@ -164,6 +170,8 @@ def _says_more(tree: Expr) -> bool:
         *((column, {"this", "kind", "constraints"}) for column in tree.find_all(exp.ColumnDef)),
     ]
     if any(value and name not in told for part, told in parts for name, value in part.args.items()):
+        return True
+    if any(kind.args.get("collate") for kind in tree.find_all(exp.DataType)):
         return True
     told = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
     return not all(isinstance(said.args.get("kind"), told) for said in tree.find_all(exp.ColumnConstraint))

@@ -67,7 +67,7 @@ _SECRET_VARIABLE = re.compile(
 # Its value says where the secret is.
 _PLACE_NAME = re.compile(r"(?i)[._-](file|path|dir|location|provider|class|type|name|enabled)$")
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
-_LONGEST = 65_536
+_LONGEST = 4_000_000
 LOGIN = re.compile(
     r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule"
     r"|com\.sun\.security\.auth\.module\.Krb5LoginModule)[ \t\r\n]"
@@ -155,7 +155,7 @@ def resolved(name: str, value: str) -> str:
         value: `env:NAME` or `file:PATH`; any other text is returned unchanged.
 
     Raises:
-        SecretError: if the variable is missing, or the file cannot be read, is no ordinary one, or larger than 64 KB.
+        SecretError: if the variable is missing, or the file cannot be read, is no ordinary one, or larger than 4 MB.
     """
     match = _REFERENCE.fullmatch(value)
     if match is None:

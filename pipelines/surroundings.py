@@ -132,11 +132,31 @@ def private_among(paths: Iterable[str]) -> list[str]:
     Raises:
         RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
     """
-    home = home_folder()
-    own = (os.environ.get("TRIDELTA_NIMBUS_HOME") or home / "nimbus", home / "dagster", home / "reports")
-    within = tuple(os.path.realpath(folder) + "/" for folder in own)
+    within = _own_folders()
     real = {path: os.path.realpath(path) + "/" for path in paths}
     return [path for path, there in real.items() if _OF_SYSTEM.match(there) or there.startswith(within)]
+
+
+def may_hold_private(folder: str) -> bool:
+    """Return whether what lies below a folder, links aside, may be of those: it is one of them, within one or above one.
+
+    Raises:
+        RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
+    """
+    there = os.path.realpath(folder).rstrip("/") + "/"
+    if there == "/" or _OF_SYSTEM.match(there):
+        return True
+    return any(one.startswith(there) or there.startswith(one) for one in _own_folders())
+
+
+def _own_folders() -> tuple[str, ...]:
+    """Return the real paths, with `/`, of what a deployment keeps in its home beside lake and data."""
+    home = home_folder()
+    own = [home / "nimbus", home / "dagster", home / "reports"]
+    # The registry stays in `nimbus`; and this may be the home itself, with lake and data in it.
+    if elsewhere := os.environ.get("TRIDELTA_NIMBUS_HOME"):
+        own += [Path(elsewhere, name) for name in ("supervisors", "logs", "flows", "rebalance")]
+    return tuple(os.path.realpath(folder) + "/" for folder in own)
 
 
 def refuse_unless_folder(path: Place, what: str) -> None:

@@ -10,10 +10,11 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
-from pipelines.ddl import MOST_TEXT
+from pipelines.ddl import MOST_DIGITS, MOST_TEXT
 from pipelines.errors import FieldError, FunctionError
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.expressions import fields_of_sql, spark_sql
@@ -262,4 +263,8 @@ def _value_sql(value: Any) -> str:
         return SPARK.text(value)
     if isinstance(value, int | float) and math.isfinite(value):
         return str(value)
-    raise FunctionError("row_condition", f"{value!r} is no text, number or truth value")
+    if isinstance(value, Decimal) and value.is_finite():
+        digits = max(value.adjusted() + 1, 0) + max(-int(value.as_tuple().exponent), 0)
+        if digits <= MOST_DIGITS:
+            return f"{value:f}BD"
+    raise FunctionError("row_condition", f"{value!r} is no text, number or truth value that Spark has")

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Literal, get_args
+from urllib.parse import urldefrag, urljoin
 
 from pipelines.errors import FieldError, FunctionError, nearest
 from pipelines.graph.fields import checked_name
@@ -25,6 +26,8 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _WITHOUT_ID = re.compile(r"https?://json-schema\.org/draft(-0[67]|/20\d\d-\d\d)/schema#?")
 """The versions of JSON Schema that give a key `id` no meaning; one that is not named is the last of them."""
+_WITH_NAMED_PARTS = re.compile(r"http://json-schema\.org/draft-0[467]/schema#?")
+"""The versions in which `"$id": "#a"` names a part, and gives it no address."""
 
 
 @dataclass(frozen=True)
@@ -145,19 +148,33 @@ def _check_json_schema(operation: str, schema: Any) -> None:
     parts = list(_mappings(schema))
     texts = [(key, text, part is schema) for part in parts for key, text in part.items() if isinstance(text, str)]
     refers = [text for key, text, _ in texts if key in ("$ref", "$dynamicRef", "$recursiveRef")]
-    outward = next((text for text in refers if not text.startswith("#")), None)
+    versions = [text for key, text, _ in texts if key == "$schema"]
+    old = not all(map(_WITHOUT_ID.fullmatch, versions))
+    # What has `$PARAMETER` is replaced by great-expectations.
+    whole = schema if isinstance(schema, Mapping) and "$PARAMETER" not in schema else {}
+    # Beside a `$ref` some versions overlook the address.
+    own = None if old or "$ref" in whole else whole.get("$id")
+    outward = next((to for to in refers if not to.startswith("#") and not _leads_to(own, to)), None)
     if outward is not None:
         raise FunctionError(
             operation,
             f"{outward!r} leads out of json_schema",
             hint="write what lies there into $defs, and refer to #/$defs/...",
         )
-    old = any(key == "$schema" and not _WITHOUT_ID.fullmatch(text) for key, text, _ in texts)
     bases = ("$id", "id") if old else ("$id",)
-    if refers and any(key in bases and not whole for key, _, whole in texts):
+    named = whole.get("$schema") in versions and all(map(_WITH_NAMED_PARTS.fullmatch, versions))
+    others = (text for key, text, first in texts if key in bases and not first)
+    if refers and not all(named and text.startswith("#") for text in others):
         raise FunctionError(
             operation, "a part of json_schema has an address other than that of the whole", hint="leave out its $id"
         )
+
+
+def _leads_to(address: object, reference: str) -> bool:
+    """Return whether a reference is to the address that it stands below, or to a part of it."""
+    if not isinstance(address, str):
+        return False
+    return urldefrag(urljoin(address, reference)).url == address.rstrip("#")
 
 
 def _mappings(value: Any) -> Iterator[Mapping[Any, Any]]:

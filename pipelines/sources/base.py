@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from pipelines.bounds import BYTES, FILES, required
-from pipelines.errors import NotSliceableError, TrideltaError
+from pipelines.errors import NotSliceableError, SourceError, TrideltaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.lineage_names import Dataset, dataset_of
 from pipelines.places.location import HDFS, S3, Location, Place
@@ -202,6 +202,18 @@ class StoredSource(Source):
     def kept_out(self, files: Iterable[str]) -> list[str]:
         """Return the files and folders of this host that are not for whoever states the source."""
         return private_among(files) if self.confined and not isinstance(place_of(self.path), Location) else []
+
+    def check_place(self, name: str) -> None:
+        """Refuse a path that is not for whoever states the source.
+
+        Raises:
+            SourceError
+        """
+        if self.kept_out([self.path]):
+            raise SourceError(
+                f'source "{name}": {self.path} leads to files of the system or of the deployment',
+                hint="name a folder of the flow's own files",
+            )
 
     @property
     def _limits(self) -> dict[str, int]:

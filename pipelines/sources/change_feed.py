@@ -67,6 +67,7 @@ class DeltaChangeFeed(StoredSource):
             MissingPathError, SourceSchemaError
             SourceError: if it records no changes, or did not yet at the starting version.
         """
+        self.check_place(name)
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)
         self._table.check(name, spark)

@@ -57,6 +57,7 @@ class DeltaTableSource(StoredSource):
 
         from pipelines.state.table import StateTable
 
+        self.check_place(name)
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)
         kept = StateTable(name, self._place)

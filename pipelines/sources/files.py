@@ -43,6 +43,7 @@ from pipelines.sources.layouts import (
 )
 from pipelines.sources.offsets import files_of_batches, log_offset
 from pipelines.sources.reader_options import check_options
+from pipelines.surroundings import may_hold_private
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -144,11 +145,7 @@ class FileSource(StoredSource):
         folder = place_of(self.path)
         if not folder.is_dir():
             raise MissingPathError(name, self.path)
-        if self.kept_out([self.path]):
-            raise SourceError(
-                f'source "{name}": {self.path} leads to files of the system or of the deployment',
-                hint="name a folder of the flow's own files",
-            )
+        self.check_place(name)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
         glob = str(self._option("pathGlobFilter", "*"))
@@ -211,7 +208,9 @@ class FileSource(StoredSource):
             return _oddly_named(files) if folder.scheme == S3 else {}
         unread = {file: "a colon in its name, which Spark cannot read" for file in files if ":" in Path(file).name}
         unread |= dict.fromkeys(unordinary(files), "no ordinary file, not read")
-        unread |= dict.fromkeys(self.kept_out(files), "a file of the system or of the deployment, not read")
+        # What lies outside is not read anyway.
+        if self.confined and may_hold_private(self.path):
+            unread |= dict.fromkeys(self.kept_out(files), "a file of the system or of the deployment, not read")
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
     def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -251,7 +252,11 @@ class Kafka(Source):
         for name, value in self.options.items():
             kind, _, where = value.partition(":")
             files = [where] if kind == "file" else [value] if name.lower().endswith(".location") else []
-            if private_among(files) or unordinary(files):
+            refused = private_among(files)
+            # Who loads the flow may not look where the worker may; it looks again at its start.
+            with suppress(OSError):
+                refused += unordinary(files)
+            if refused:
                 raise DefinitionError(
                     f"{name}: {files[0]} is no file of a flow's", hint="name an ordinary file of its own"
                 )

@@ -14,6 +14,7 @@ from pipelines.flowmix.yaml_form import load_flow
 from pipelines.flowmix.yaml_sources import _in_variables
 from pipelines.private import SecretError
 from pipelines.sources import Kafka
+from pipelines.surroundings import may_hold_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,12 +55,22 @@ def test_a_source_reads_nothing_of_the_system_or_the_deployment(tmp_path: Path, 
             source_of(tmp_path, f"{kind}: {{path: '{path}'{fields}}}")
 
 
-def test_a_source_reads_what_lies_beside_that(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_reads_what_lies_beside_that(tmp_path: Path, home: Path) -> None:
     for path in ("home/data", "home/lake/t", "home", "/dev/shm/x", "/procs", "s3://bucket/proc", "home/nimbus2"):
         source_of(tmp_path, f"json_files: {{path: '{path}', schema: x string}}")
-    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / "other"))
-    with pytest.raises(FlowFileError, match="is no folder of a flow's"):
-        source_of(tmp_path, "json_files: {path: other/supervisors, schema: x string}")
+
+
+@pytest.mark.parametrize("other", ["other", "home"])
+def test_a_nimbus_elsewhere_has_its_own_folders(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Where it is the home itself, lake and data lie beside them; the registry stays in `nimbus` of the home."""
+    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / other))
+    for path in (f"{other}/supervisors", f"{other}/logs/a", f"{other}/flows", f"{other}/rebalance", "home/nimbus"):
+        with pytest.raises(FlowFileError, match="is no folder of a flow's"):
+            source_of(tmp_path, f"json_files: {{path: {path}, schema: x string}}")
+    for path in ("home/data", "home/lake/t"):
+        source_of(tmp_path, f"json_files: {{path: {path}, schema: x string}}")
 
 
 def test_a_folder_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path) -> None:
@@ -79,6 +90,38 @@ def test_a_folder_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path) ->
     assert list(source._unread([there])) == [there]
     with pytest.raises(SourceError, match=r'source "s": .*/in leads to files of the system'):
         source.check("s", NO_SPARK)
+
+
+@pytest.mark.parametrize("kind", ["delta_table", "delta_changes"])
+def test_a_table_that_becomes_a_link_is_not_read(tmp_path: Path, home: Path, kind: str) -> None:
+    source = source_of(tmp_path, f"{kind}: {{path: in, schema: key string}}")
+    (tmp_path / "in").symlink_to(home / "nimbus")
+    with pytest.raises(SourceError, match=r'source "s": .*/in leads to files of the system'):
+        source.check("s", NO_SPARK)
+
+
+def test_a_batch_looks_once_where_each_file_lies(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    source = source_of(tmp_path, "json_files: {path: in, schema: key string}")
+    looked: list[str] = []
+    real = os.path.realpath
+
+    def realpath(path: str) -> str:
+        looked.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    files = [str(tmp_path / "in" / name) for name in "abc"]
+    assert source._unread(files) == {}
+    assert sorted(file for file in looked if file in files) == files
+    for path, may in (
+        (tmp_path, True),
+        (home / "nimbus/a", True),
+        ("/", True),
+        (home / "data", False),
+        ("/procs", False),
+    ):
+        assert may_hold_private(str(path)) is may
 
 
 @pytest.mark.parametrize(
@@ -146,3 +189,16 @@ def test_a_login_in_a_file_is_by_a_module_of_kafkas(tmp_path: Path) -> None:
     with pytest.raises(SecretError, match="no login by one of Kafka's own modules"):
         source._reader_options()
     Kafka("b:9092", "t", "k string", options=source.options)._reader_options()
+
+
+def test_a_file_that_cannot_be_looked_at_is_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who loads the flow may not enter the folder of what only a worker reads."""
+    option, name = "kafka.sasl.jaas.config", "a" * 300
+    with pytest.raises(SecretError, match="cannot be read"):
+        kafka_of(tmp_path, option, f"file:{name}")._reader_options()
+
+    def closed(path: Path, **follow: bool) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", closed)
+    Kafka("b:9092", "t", "k string", options={option: "file:/closed/login"}).check_files()

@@ -1,5 +1,7 @@
 """Names and schemas."""
 
+import time
+
 import pytest
 
 from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError
@@ -86,15 +88,36 @@ def test_what_is_no_schema_is_refused(ddl: str) -> None:
 def test_a_column_is_a_name_and_a_type(more: str) -> None:
     """Spark would take what the engine does not see."""
     schemas = [f"y int, x string {more}"] + ([f"y struct<x: string {more}>"] if more.startswith("DEFAULT") else [])
+    schemas += [f"y map<array<string {more}>, int>"] * more.startswith("COLLATE")
     for ddl in schemas:
         with pytest.raises(DefinitionError, match="not a schema"):
             parse_ddl(ddl)
 
 
-@pytest.mark.parametrize("text", ["/* /*+ */, y int -- */", "/*+ a */", "-- a\\\n, y int"])
+@pytest.mark.parametrize(
+    "text",
+    ["/* /*+ */, y int -- */", "/*+ a */", "-- a\\\n, y int", "-- it's\n /*+ '*/", "/* ' */ /*+ ' */",
+     "COMMENT R'\\' /*+ */, y int COMMENT ''", "-- \"\n, y int -- a\\\n, z int --\""],
+)  # fmt: skip
 def test_a_comment_that_spark_ends_elsewhere_is_refused(text: str) -> None:
     with pytest.raises(DefinitionError, match=r"not a schema: .* comment"):
         parse_ddl(f"x string {text}")
+
+
+@pytest.mark.parametrize(
+    "text", ["COMMENT 'glob /data/*/x/*.json, /*+ --\\\n'", 'COMMENT "/*+"', "-- a /*\n -- /*+", "/* --\\\n */"]
+)
+def test_what_only_looks_like_such_a_comment_is_none(text: str) -> None:
+    assert parse_ddl(f"x string {text}\n, `/*+ y` int") == (("x", "string"), ("/*+ y", "int"))
+
+
+def test_a_quote_in_a_comment_hides_nothing() -> None:
+    with pytest.raises(DefinitionError, match="nested more than"):
+        parse_ddl("x int -- '\n, y " + "array<" * 300 + "int" + ">" * 300 + " -- '")
+    begun = time.process_time()
+    with pytest.raises(DefinitionError, match="not a schema"):
+        parse_ddl("\\'" * 10_000)
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 from pyspark.sql import types as T
 
@@ -86,6 +89,7 @@ def test_wrong_arguments_are_refused_at_definition(arguments: dict[str, object],
         warn("column_values_to_be_between", **arguments)
 
 
+_DRAFT_4, _DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
 _HERE = {"$ref": "#/$defs/a"}
 
 
@@ -96,6 +100,16 @@ _HERE = {"$ref": "#/$defs/a"}
         ({"$schema": "https://json-schema.org/draft/2019-09/schema", "examples": [{"id": "b"}], **_HERE}, None),
         ({"properties": {"$ref": {"type": "string"}, "$id": {}}, "items": [{"$dynamicRef": "#a"}]}, None),
         ({"properties": {"a": {"$id": "http://host/a", "const": 1}}}, None),
+        # The names of parts that drafts 4, 6 and 7 have, and the address of the schema itself.
+        ({"$schema": _DRAFT_7, "$id": "http://host/a", "definitions": {"a": {"$id": "#b"}}, **_HERE}, None),
+        ({"$schema": _DRAFT_4, "id": "http://host/a", "definitions": {"a": {"id": "#b"}}, **_HERE}, None),
+        ({"$id": "http://host/a", "x": {"a": {"$id": "#b", "not": {"$ref": "#/x"}}}}, "other than that of the whole"),
+        ({"$schema": _DRAFT_7, "not": {"$schema": "a", "$id": "#b", **_HERE}}, "other than that of the whole"),
+        ({"$id": "http://host/a#", "not": {"$ref": "http://host/a#/$defs/a"}, "items": {"$ref": "a#/x"}}, None),
+        ({"$id": "http://host/a", "not": {"$ref": "http://host/b#/$defs/a"}}, "leads out of json_schema"),
+        ({"$id": "http://host/a", "$ref": "a"}, "leads out of json_schema"),
+        ({"$schema": _DRAFT_4, "$id": "http://host/a", "not": {"$ref": "http://host/a"}}, "leads out of json_schema"),
+        ({"$id": "http://host/a", "$PARAMETER": "a", "not": {"$ref": "a"}}, "leads out of json_schema"),
         ({"$ref": "http://host/a"}, "leads out of json_schema"),
         ({"$ref": "file:///etc/a"}, "leads out of json_schema"),
         ({"allOf": ({"not": {"$dynamicRef": "a"}},)}, "leads out of json_schema"),
@@ -109,10 +123,18 @@ _HERE = {"$ref": "#/$defs/a"}
         ),
     ],
 )
-def test_a_json_schema_refers_to_itself_alone(schema: dict[str, Any], refused: str | None) -> None:
+def test_a_json_schema_refers_to_itself_alone(
+    schema: dict[str, Any], refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reference to elsewhere jsonschema fetches, in the worker, and waits for it without end."""
     if refused is None:
         warn("column_values_to_match_json_schema", column="x", json_schema=schema)
+        fetched: list[object] = []
+        monkeypatch.setattr("urllib.request.urlopen", fetched.append)
+        for value in ({"a": 1}, [1]):
+            with suppress(Exception):
+                jsonschema.validate(value, schema)
+        assert not fetched
         return
     with pytest.raises(FunctionError, match=refused):
         warn("column_values_to_match_json_schema", column="x", json_schema=schema)
@@ -244,13 +266,18 @@ def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> Non
         "type": "or",
         "conditions": [
             'col("st.a b") == "${env:HOME} it\'s \\"',
-            {"type": "comparison", "column": {"name": "`a.b`"}, "operator": "NOT_IN", "parameter": [1, -2.5, "x"]},
+            {
+                "type": "comparison",
+                "column": {"name": "`a.b`"},
+                "operator": "NOT_IN",
+                "parameter": [1, -2.5, Decimal("-2.50"), "x"],
+            },
             {"type": "and", "conditions": ['col("y").notnull()', "x > 0 or x < -1"]},
             {"type": "nullity", "column": {"name": "`n` or `m"}, "is_null": True},
         ],
     }
     assert condition_sql(given) == (
-        "(`st`.`a b` == '$' '{env:HOME} it''s ' R'\\' OR `a.b` NOT IN (1, -2.5, 'x')"
+        "(`st`.`a b` == '$' '{env:HOME} it''s ' R'\\' OR `a.b` NOT IN (1, -2.5, -2.50BD, 'x')"
         " OR (`y` IS NOT NULL AND (`x` > 0 OR `x` < -1)) OR ```n`` or ``m` IS NULL)"
     )
     # To Spark the comment ends after `/*+ */`, and the call is one.
@@ -264,6 +291,10 @@ def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> Non
         {"type": "comparison", "column": {"name": "x"}, "operator": "or true or", "parameter": 1},
         {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": float("nan")},
         {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": datetime.date(2024, 1, 1)},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("NaN")},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("1e999999999")},
+        {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("1e-999999999")},
+        {"column": {"name": "x"}, "operator": ">", "parameter": 1},
     ],
 )
 def test_what_cannot_be_written_as_sql_is_refused(condition: Any) -> None:
