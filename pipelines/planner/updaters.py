@@ -111,7 +111,7 @@ class UpdatePass:
         states: dict[Row, tuple[Row, MapState]] = {}
         for key, tuples in groups.found.values():
             own = tuple(key[: self.together])
-            state = states[own][1] if own in states else MapState(self.view)
+            state = states[own][1] if own in states else self._state()
             states[own] = key, state
             for row in self._emitted(state, tuples):
                 out.add((*key, *row))
@@ -122,6 +122,10 @@ class UpdatePass:
                 out.add((*key, REMOVE if removed else PUT, *change, *nothing))
             yield from out.full()
         yield from out.rest()
+
+    def _state(self) -> MapState:
+        # Behind the group's keys and `_op`.
+        return MapState(self.view, self.schema.types[self.keys + 1 :][: len(self.view.keys)])
 
     def _emitted(self, state: MapState, tuples: list[Row]) -> Iterator[Row]:
         try:

@@ -9,9 +9,14 @@ from __future__ import annotations
 import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from numbers import Real
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from pipelines.errors import StateAccessError
 from pipelines.graph.plain_values import Convert, converter, plain_list, without_zone
@@ -35,6 +40,11 @@ class StateView(ABC):
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
+
+    @property
+    def key_types(self) -> Sequence[pa.DataType | None]:
+        """Return the types of the key columns, none of them where they are not known."""
+        return ()
 
     @property
     def by_key(self) -> bool:
@@ -149,6 +159,10 @@ class TableView(StateView):
         return self._reader.declared.value_names
 
     @property
+    def key_types(self) -> Sequence[pa.DataType | None]:
+        return [self._reader.snapshot.types[name] for name in self.keys]
+
+    @property
     def by_key(self) -> bool:
         return bool(self.keys) or self._reader.declared.layout != ROWS
 
@@ -163,8 +177,7 @@ class TableView(StateView):
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         if not self.by_key:
             return {}
-        reader, values = self._reader, self.values
-        kinds = [reader.snapshot.types[name] for name in reader.keys]
+        reader, values, kinds = self._reader, self.values, self.key_types
         # As Spark's join: 5.5 is just not there among bigints.
         keys = [key for key in keys if all(map(may_hold, kinds, key))]
         named = [dict(zip(reader.keys, key, strict=True)) for key in keys]
@@ -184,6 +197,15 @@ def _key(values: Iterable[Any]) -> Key:
     """Return a key as a state gives it: a time is without zone, in UTC."""
     zoned = (without_zone(v) if isinstance(v, datetime.datetime) and v.tzinfo else v for v in values)
     return tuple(canonical(value) for value in zoned)
+
+
+def _rounded(kind: pa.DataType | None, value: Any) -> Any:
+    """Return a number as a `float` or `double` column holds it."""
+    if kind is None or not pa.types.is_floating(kind) or not isinstance(value, Real) or isinstance(value, bool):
+        return value
+    with suppress(OverflowError), np.errstate(over="ignore"):
+        return canonical(float(np.float32(float(value)) if pa.types.is_float32(kind) else value))
+    return value
 
 
 def _plain(reader: Reader) -> dict[str, Convert]:
@@ -222,10 +244,13 @@ class MapState:
 
     Args:
         view: what the state held before the batch.
+        key_types: what the key columns are written as; None: as the view has them.
     """
 
-    def __init__(self, view: StateView) -> None:
+    def __init__(self, view: StateView, key_types: Sequence[pa.DataType | None] | None = None) -> None:
         self._view = view
+        types = view.key_types if key_types is None else key_types
+        self._rounding = types if any(kind is not None and pa.types.is_floating(kind) for kind in types) else None
         self.keys, self.values = view.keys, view.values
         self.puts: dict[Key, tuple[Any, ...]] = {}
         """The values of the keys that were put, as tuples."""
@@ -236,7 +261,7 @@ class MapState:
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
         """Return the value of each key, None where there is none."""
-        asked = self._view._checked(keys)
+        asked = self._keys(keys)
         unknown = [key for key in dict.fromkeys(asked) if key not in self.puts and key not in self.removed]
         held = {**(self._view._find(unknown) if unknown else {}), **self.puts}
         return self._view._values(held, asked)
@@ -262,7 +287,7 @@ class MapState:
         """
         if len(keys) != len(values):
             raise StateAccessError(f"multi_put: {len(keys)} key(s) but {len(values)} value(s)")
-        for checked, value in zip(self._view._checked(keys), values, strict=True):
+        for checked, value in zip(self._keys(keys), values, strict=True):
             self.removed.pop(checked, None)
             self.puts[checked] = self._row(value)
 
@@ -273,7 +298,7 @@ class MapState:
         """
         if len(keys) != len(updaters):
             raise StateAccessError(f"multi_update: {len(keys)} key(s) but {len(updaters)} updater(s)")
-        asked = self._view._checked(keys)
+        asked = self._keys(keys)
         now = dict(zip(asked, self.multi_get(asked), strict=True))
         given = []
         for key, updater in zip(asked, updaters, strict=True):
@@ -284,7 +309,7 @@ class MapState:
 
     def multi_remove(self, keys: Sequence[Sequence[Any]]) -> None:
         """Remove keys; one that is not there stays so."""
-        for checked in self._view._checked(keys):
+        for checked in self._keys(keys):
             self.puts.pop(checked, None)
             self.removed[checked] = None
 
@@ -304,6 +329,11 @@ class MapState:
         return [(*key, *values, False) for key, values in self.puts.items()] + [
             (*key, *nothing, True) for key in self.removed
         ]
+
+    def _keys(self, keys: Sequence[Sequence[Any]]) -> list[Key]:
+        """Return keys as they are written, so that what is read is what a commit replaces."""
+        checked, kinds = self._view._checked(keys), self._rounding
+        return checked if kinds is None else [tuple(map(_rounded, kinds, key)) for key in checked]
 
     def _row(self, value: Value) -> tuple[Any, ...]:
         if len(self.values) == 1:

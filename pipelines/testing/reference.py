@@ -16,6 +16,7 @@ from pipelines.aggregators import CombinerAggregator
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import DuplicateKeyError, UnknownQueryError, UnknownStateError
 from pipelines.graph import events, nodes
+from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.bolts import batch_groups, dealt_by, node_tasks
 from pipelines.planner.plain import PlainContext, Row, Table, entering, freeze, in_order, plain, read, step
 from pipelines.planner.plain.context import fitted
@@ -159,7 +160,7 @@ class UpdatedState(_Keyed):
         for task, part in enumerate(inputs.by_task(tasks)):
             if not part.rows:
                 continue
-            state = MapState(before)
+            state = MapState(before, [arrow_type(kind) for _, kind in self.node.updater.key_columns])
             given = self.node.updater.update_state(state, list(part.rows))
             if self.node.outputs:
                 rows = fitted(self.node.label, self.node.types, emitted(self.node.label, given, len(self.node.outputs)))

@@ -24,6 +24,7 @@ from pipelines.state.lookup import look_up
 from pipelines.state.schema import StateSchema
 from pipelines.state.sums import StateOverflowError
 from pipelines.state.table import StateTable
+from pipelines.state.views import MapState
 from pipelines.state.writer import StateWriter
 from tests.state.small_kinds import APP, FLOW, SmallTable, record
 
@@ -150,6 +151,32 @@ def test_a_key_is_found_by_its_value_in_another_class(tmp_path: Path, kind: str,
         for keys in ([{"word": value}], [{"word": value}] * 300):
             assert [row["n"] for row in state.table.get(keys)] == [1]
         assert state.table.view().multi_get([(value,)]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "held"),
+    [
+        ("float", 0.1, float(np.float32(0.1))),
+        ("float", 2**24 + 1, 2.0**24),
+        ("float", 1e300, float("inf")),
+        ("float", -1e-60, 0.0),
+        ("float", float("nan"), float("nan")),
+        ("double", 2**53 + 1, 2.0**53),
+        ("bigint", 7, 7),
+    ],
+)
+def test_an_updater_finds_the_key_that_its_commit_replaces(tmp_path: Path, kind: str, key: Any, held: Any) -> None:
+    state, schema = table(tmp_path, MAP, kind)
+    commit(state, schema, 0, [held])
+    for txid in (1, 2):
+        changed = MapState(state.table.view())
+        assert changed.multi_update([(key,), (held,)], [lambda n: n + 1] * 2) == [2 * txid, 2 * txid + 1]
+        assert changed.tuples() == [(canonical(held), 2 * txid + 1)]
+        rows = pa.Table.from_pylist([{"word": word, "n": n} for word, n, _ in changed.changes()], schema=schema)
+        state.writer.commit_batch(rows, record(txid), APP, known=False)
+    assert [row["n"] for row in state.table.scan().to_pylist()] == [5]
+    changed.multi_remove([(key,)])
+    assert (changed.multi_get([(held,)]), changed.tuples()) == ([None], [])
 
 
 @pytest.mark.parametrize(

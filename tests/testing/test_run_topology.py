@@ -21,12 +21,22 @@ from pipelines.trident import (
     MapGet,
     RowFunction,
     Split,
+    StateUpdater,
     Sum,
     TridentTopology,
 )
 
 FED = [[("hello the man said",)], [("the",)]]
 THEN = [[("the foo",)], [("the man on the moon",), ("where are you",)]]
+
+
+class Times(StateUpdater):
+    """Counts how often there was each number, which is written as a `float`."""
+
+    keys, values = "x float", "times bigint"
+
+    def update_state(self, state: Any, tuples: list[tuple[float]]) -> None:
+        state.multi_update(tuples, [lambda times: (times or 0) + 1] * len(tuples))
 
 
 def word_count() -> TridentTopology:
@@ -260,3 +270,12 @@ def test_queries_on_the_real_engines() -> None:
         for words, total in (("the man", 3), ("", 0), ("unknown", 0)):
             found = query_topology(word_count(), {"sentences": FED}, "words", [(words,)], engine)
             assert found == [{"sum": total}], engine
+
+
+def test_an_updater_is_given_the_keys_as_they_are_written() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatches("x double", []))
+    stream.partition_persist(DeltaState("times"), "x", Times())
+    assert run_topology(topology, {"s": [[(0.1,), (0.1 + 1e-12,)], [(0.1,)]]})["times"] == [
+        {"x": 0.10000000149011612, "times": 3}
+    ]
