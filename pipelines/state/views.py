@@ -94,12 +94,17 @@ class StateView(ABC):
         return self._values(self._find(list(dict.fromkeys(asked))), asked)
 
     def get(self) -> Value:
-        """Return the value of a state without keys (Trident's Snapshottable).
+        """Return the value of a state without keys (Trident's Snapshottable); of a table of rows the only one.
 
         Raises:
-            StateAccessError: the state has keys.
+            StateAccessError: the state has keys, or more than one row.
         """
-        return self.multi_get([()])[0]
+        if self.by_key:
+            return self.multi_get([()])[0]
+        rows = self.tuples()
+        if len(rows) > 1:
+            raise StateAccessError("this state keeps rows and has no one value; use tuples()")
+        return self._values(dict(zip([()], rows, strict=False)), [()])[0]
 
     @abstractmethod
     def tuples(self) -> list[tuple[Any, ...]]:

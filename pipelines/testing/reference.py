@@ -195,6 +195,8 @@ class UpdatedState(_Keyed):
 class _Tuples(StateView):
     """Rows without keys, repeated ones too."""
 
+    by_key = False
+
     def __init__(self, fields: Sequence[str], rows: list[Row]) -> None:
         self.keys, self.values, self._rows = (), tuple(fields), rows
 

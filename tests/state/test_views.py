@@ -91,6 +91,15 @@ def test_a_table_of_someone_else_is_read_by_the_keys_that_are_named(tmp_path: Pa
     assert DeltaTable(tmp_path / "prices").version() == view.version
 
 
+def test_the_value_of_a_table_of_someone_else_is_its_one_row(tmp_path: Path) -> None:
+    for name, rates in (("none", []), ("one", [1.5]), ("two", [1.5, 2.5])):
+        write_deltalake(tmp_path / name, pa.table({"rate": pa.array(rates, pa.float64())}))
+    assert StateView.open(tmp_path / "none").get() is None
+    assert StateView.open(tmp_path / "one").get() == 1.5
+    with pytest.raises(StateAccessError, match="keeps rows"):
+        StateView.open(tmp_path / "two").get()
+
+
 def test_rows_in_memory() -> None:
     view = StateView.of_rows(["url"], ["tweeters"], [("a", ["x", "y"]), {"url": "b", "tweeters": []}, ("a", ["z"])])
     assert view.multi_get([("a",), ("b",), ("c",)]) == [["z"], [], None]
