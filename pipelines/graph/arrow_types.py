@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 
 import pyarrow as pa
@@ -30,6 +31,13 @@ _DECIMAL = re.compile(r"decimal(?:\((\d+)(?:, *(\d+))?\))?")
 @lru_cache(maxsize=256)
 def arrow_type(kind: str | None) -> pa.DataType | None:
     """Return the Arrow type of a type as `parse_ddl` gives it; None where it is left to Spark, or inferred from values."""
+    # A name or a comment may hold a comma.
+    with suppress(ValueError):
+        return _known(kind)
+    return None
+
+
+def _known(kind: str | None) -> pa.DataType | None:
     if kind is None or kind in ARROW_TYPES:
         return ARROW_TYPES.get(kind)
     if kind in ("timestamp_ltz", "timestamp_ntz"):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.types import known_types, same_type
 from pipelines.sources import FixedBatches
 from pipelines.trident import (
@@ -101,3 +102,17 @@ def test_states() -> None:
 )
 def test_same_type(one: str | None, other: str | None, same: bool) -> None:
     assert same_type(one, other) is same
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "struct<a: string comment 'x, y'>",
+        "struct<`a,b`: int>",
+        "array<struct<`a,b`: int>>",
+        "struct<>",
+        "decimal(40,2)",
+    ],
+)
+def test_a_type_that_is_not_understood_is_left_to_spark(kind: str) -> None:
+    assert arrow_type(kind) is None
