@@ -41,12 +41,6 @@ def plain_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     return [convert(value) for value in values] if convert else values
 
 
-def plain_dicts(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return a table's rows as dicts of plain values."""
-    columns = map(plain_list, rows.columns)
-    return [dict(zip(rows.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
 def without_zone(value: datetime.datetime | None) -> datetime.datetime | None:
     """Return a time with a zone as one without, in UTC."""
     return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)

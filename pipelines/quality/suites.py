@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from pipelines.graph.plain_values import plain_dicts
 from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.expectations import run_expectations
 from pipelines.quality.gate import Gate, as_checks
 from pipelines.quality.results import GateResult, to_json_value
 from pipelines.quality.samples import with_rows
-from pipelines.spark.arrow_frame import to_arrow
+from pipelines.spark.arrow_frame import plain_dicts, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

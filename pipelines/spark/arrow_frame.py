@@ -6,10 +6,11 @@ chunk it refuses. On the way back PySpark fails at a null struct whose fields ca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
 from pipelines.graph.dialects import SPARK
+from pipelines.graph.plain_values import plain_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,3 +57,21 @@ def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
     session = spark._jsparkSession
     rows = spark._jvm.java.util.ArrayList()  # type: ignore[union-attr]
     return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)
+
+
+def plain_dicts(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return a table's rows, from `to_arrow`, as dicts of plain values."""
+    columns = map(_plain_list, rows.columns)
+    return [dict(zip(rows.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _plain_list(column: pa.ChunkedArray) -> list[Any]:
+    """Return a column's plain values; a variant is Spark's, as `collect` gives it."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import is_variant
+    from pyspark.sql.types import VariantVal
+
+    values = plain_list(column)
+    if not pa.types.is_struct(column.type) or not is_variant(column.type):
+        return values
+    return [value and VariantVal(**value) for value in values]

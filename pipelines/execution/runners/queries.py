@@ -24,14 +24,13 @@ from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.bolts import node_tasks
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import parse_ddl
-from pipelines.graph.plain_values import plain_dicts
 from pipelines.planner.compile import Compiler
 from pipelines.planner.plain import PlainContext, Table, entering, needs_spark, plain, read, step
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.planner.values import Where
 from pipelines.sources.fixed import arrow_rows
-from pipelines.spark.arrow_frame import arrow_frame, to_arrow
+from pipelines.spark.arrow_frame import arrow_frame, plain_dicts, to_arrow
 from pipelines.state.far_times import plain_rows
 from pipelines.state.literals import of_text
 from pipelines.state.schema import SLICE_COLUMN
