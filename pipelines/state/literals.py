@@ -6,9 +6,11 @@ import datetime
 import decimal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from numbers import Real
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -142,6 +144,8 @@ def _held(kind: pa.DataType, value: Any) -> Any:
     Raises:
         ValueError, ArithmeticError: if the column cannot hold it.
     """
+    if type(value) is str:
+        return value
     if isinstance(value, Real | decimal.Decimal):
         if pa.types.is_temporal(kind) or (isinstance(value, bool) and pa.types.is_floating(kind)):
             raise ValueError(f"a number is no {kind}")
@@ -169,11 +173,21 @@ def _whole(value: Any, limit: int) -> int:
     return known
 
 
+def nearest(value: float, kind: pa.DataType) -> float:
+    """Return a number as a `float` or `double` column holds it."""
+    if not pa.types.is_float32(kind):
+        return value
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
 def _real(value: Any, kind: pa.DataType) -> float:
     known = float(value)
+    if type(value) is float and pa.types.is_float64(kind):
+        return known
     # A decimal is the double that is written so: to Spark 0.1 is one number.
     same = known == value or known != known or decimal.Decimal(repr(known)) == value
-    if not same or (known == known and pa.scalar(known, kind).as_py() != known):
+    if not same or (known == known and nearest(known, kind) != known):
         raise ValueError("rounded, it would be another number")
     return known
 
@@ -182,8 +196,13 @@ def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
     known = value if isinstance(value, decimal.Decimal) else decimal.Decimal(str(value))
     if not known.is_finite():
         raise ValueError("no decimal")
+    return known.quantize(*_digits(kind))
+
+
+@lru_cache(maxsize=64)
+def _digits(kind: pa.DataType) -> tuple[decimal.Decimal, None, decimal.Context]:
     exactly = decimal.Context(prec=kind.precision, traps=[decimal.InvalidOperation, decimal.Inexact])
-    return known.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=exactly)
+    return decimal.Decimal(1).scaleb(-kind.scale), None, exactly
 
 
 def check_mappings(keys: object) -> None:

@@ -15,7 +15,6 @@ from functools import lru_cache, partial
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from pipelines.errors import StateAccessError
@@ -23,7 +22,7 @@ from pipelines.graph.plain_values import Convert, converter, plain_list, without
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import commit_mark
 from pipelines.state.kinds import ROWS
-from pipelines.state.literals import canonical, may_hold
+from pipelines.state.literals import canonical, may_hold, nearest
 from pipelines.state.reading import Key, Reader
 from pipelines.state.schema import HIDDEN, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -208,8 +207,8 @@ def _rounded(kind: pa.DataType | None, value: Any) -> Any:
     """Return a number as a `float` or `double` column holds it."""
     if kind is None or not pa.types.is_floating(kind) or not isinstance(value, Real) or isinstance(value, bool):
         return value
-    with suppress(OverflowError), np.errstate(over="ignore"):
-        return canonical(float(np.float32(float(value)) if pa.types.is_float32(kind) else value))
+    with suppress(OverflowError):
+        return canonical(nearest(float(value), kind))
     return value
 
 

@@ -104,6 +104,7 @@ NOON = dt.datetime(2024, 1, 1, 12)
         ("timestamp", dt.datetime(2024, 1, 1), 1704067200000000),
         ("timestamp_ntz", dt.datetime(2024, 1, 1), 1704067200000000),
         ("float", 0.5, 0.1),
+        ("float", 0.5, 1e300),
         ("float", 2.0**24, 2**24 + 1),
         ("double", 2.0**53, 2**53 + 1),
         ("double", 5.0, 10**400),
