@@ -266,6 +266,14 @@ def test_rule_5_3_3_a_user_worker_moves_when_its_wish_can_be_followed() -> None:
     assert placed(found)["s1", 4] == (2, 4)
 
 
+def test_rule_5_3_3_a_user_worker_gives_up_the_slot_with_fewest_other_tasks() -> None:
+    old = stood(("s1", 1, [1, 3]), ("s3", 1, [4]), ("s4", 1, [2]))
+    demand = flow(4, 3, user_workers=[UserWorker({"b": 2}, "s2", 2)])
+    found = plan_assignment(hosts(1, 1, 1, 1), demand, kind="REBALANCE", old=old)
+    assert placed(found) == {("s1", 1): (3,), ("s2", 1): (1, 2), ("s3", 1): (4,)}
+    assert found.moved == {1, 2}
+
+
 def test_rule_5_3_3_user_workers_come_up_where_they_were_too() -> None:
     old = stood(("s2", 3, [1, 4]), ("s1", 2, [2, 3]))
     demand = flow(user_workers=[UserWorker({"b": 1}, "s9")], use_old_assignment=True)

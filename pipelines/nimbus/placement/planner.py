@@ -234,7 +234,14 @@ class Planning:
                 ]
                 if not fits or draft.wanted:
                     continue
-                best = max(fits, key=lambda worker: common(worker, draft))
+                best = max(
+                    fits,
+                    key=lambda worker: (
+                        common(worker, draft),
+                        draft.host in (worker.host, worker.supervisor),
+                        -len({*worker.tasks} - {*draft.tasks}),
+                    ),
+                )
                 draft.wanted, draft.before = (best.slot, None) if wished else (None, best.slot)
                 old.remove(best)
         return old
