@@ -118,6 +118,7 @@ ARGUMENTS: list[tuple[str, str, Any]] = [
     ("timestamp_ltz", "2024-01-01T10:00", datetime(2024, 1, 1, 10)),
     ("array<decimal(10,2)>", "[1.50, null, 2]", [Decimal("1.50"), None, Decimal("2.00")]),
     ("array<double>", "[1.5, 2]", [1.5, 2.0]),
+    ("array<bigint>", "[1.0, 1e3, 9223372036854775807]", [1, 1000, 9223372036854775807]),
     ("map<date, struct<a: int, `b c`: float>>", '{"2024-01-01": {"a": 1}}', {date(2024, 1, 1): {"a": 1, "b c": None}}),
 ]
 
@@ -141,6 +142,9 @@ def test_an_argument_as_text_is_of_its_type(tmp_path: Path, kind: str, text: str
         ("array<date>", '["x"]'),
         ("map<int, int>", '{"x": 1}'),
         ("array<bigint>", "1"),
+        ("array<bigint>", "[1.5]"),
+        ("array<bigint>", "[1e400]"),
+        ("array<tinyint>", "[1e3]"),
         ("struct<a: int>", "[1.5]"),
         ("date", "0000-01-01"),
         ("timestamp", "9999-12-31T23:59:59-01:00"),

@@ -247,7 +247,15 @@ def _of_json(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, dict) and pa.types.is_struct(kind):
         types = {field.name: field.type for field in kind}
         return {name: _of_json(item, types.get(name, pa.string())) for name, item in value.items()}
-    return of_text(value, kind) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return of_text(value, kind)
+    except ValueError:
+        if not pa.types.is_integer(kind):
+            raise
+        # JSON's 1.0 and 1e3 are whole.
+        return of_text(value, pa.float64())
 
 
 def _offending(node: nodes.Node, tables: list[Table], context: PlainContext) -> Any:
