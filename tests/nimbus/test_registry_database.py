@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from ops.cli.app import app
 from ops.housekeeping import _registry
-from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.errors import AlreadyAliveError, LeaseHeldError, NoTablesError, RegistryError
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.records import Content, DeployedFlow
@@ -158,7 +157,7 @@ def test_looks_make_no_tables(url: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
     (tmp_path / "registry.db").touch()
     assert NimbusResource().deployed() == {}
-    with _registry(FlowSettings.from_environment()) as registry:
+    with _registry(url) as registry:
         assert registry is None
     said = CliRunner().invoke(app, ["status"])
     assert said.exit_code == 1
