@@ -57,7 +57,7 @@ def test_a_source_reads_nothing_of_the_system_or_the_deployment(tmp_path: Path, 
 
 def test_a_source_reads_what_lies_beside_that(tmp_path: Path, home: Path) -> None:
     for path in ("home/data", "home/lake/t", "home", "/dev/shm/x", "/procs", "s3://bucket/proc", "home/nimbus2"):
-        source_of(tmp_path, f"json_files: {{path: '{path}', schema: x string}}")
+        assert source_of(tmp_path, f"json_files: {{path: '{path}', schema: x string}}").confined
 
 
 @pytest.mark.parametrize("other", ["other", "home"])
