@@ -51,8 +51,8 @@ def test_a_taken_port_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_make_passes_the_port_that_it_is_told() -> None:
     def command(*words: str) -> str:
-        # Hosting services set PORT for another purpose.
-        asked = ["make", "--dry-run", "ui", *words]
+        # Hosting services set PORT for another purpose. A make within `make test` names the folder that it enters and leaves.
+        asked = ["make", "--no-print-directory", "--dry-run", "ui", *words]
         done = subprocess.run(
             asked, cwd=PROJECT, env=os.environ | {"PORT": "1"}, capture_output=True, text=True, check=True
         )
