@@ -421,6 +421,7 @@ def test_a_poison_batch_skipped(runtime: Runtime, lake: Lake, poisoned: Path, po
     assert not runtime.catch_up(topology).batches
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("poison")
 def test_a_poison_batch_mended(runtime: Runtime, lake: Lake, poisoned: Path) -> None:
     with pytest.raises(PoisonBatchError):

@@ -62,6 +62,7 @@ def test_no_java(tmp_path: Path) -> None:
 # --- what is printed ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_no_stack_trace_before_our_message(tmp_path: Path) -> None:
     """Of a function that raises: in a stream, in a backfill, in a stream that is told to stop after one batch."""

@@ -158,6 +158,7 @@ def location(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
         yield Location(tmp_path, file, instance, workspace)
 
 
+@pytest.mark.exhaustive
 def test_each_slice_waits_for_its_own_and_fails_with_it_alone(location: Location, lay: Lay) -> None:
     lay(DAYS[0], [("a", 1), ("b", 2)])
     lay(DAYS[1], [("a", 5000)])

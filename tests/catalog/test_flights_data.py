@@ -28,6 +28,7 @@ def names(schema: str) -> list[str]:
     return [field.split()[0] for field in schema.split(", ")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_flight_lies_in_the_file_of_its_day(year: Path) -> None:
     files = sorted((year / "flights").iterdir())

@@ -82,6 +82,7 @@ def test_the_year_is_what_pandas_computes(spark: SparkSession, tmp_path: Path) -
     assert agree(compared(ran(spark, settings)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_flight_without_a_time_is_late_and_holds_up_nothing(spark: SparkSession, tmp_path: Path) -> None:
     settings, notices_alone = FlowSettings(tmp_path), [flow("delay_notices")]

@@ -27,6 +27,7 @@ from pipelines.trident import (
     TumblingCountWindow,
     TumblingDurationWindow,
 )
+from tests.tiers import tier
 
 ENGINES = (
     "reference",
@@ -196,8 +197,14 @@ BEHIND_WINDOWS: dict[str, tuple[Callable[[Stream], Stream], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", BEHIND_WINDOWS)
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        *((name, "reference") for name in BEHIND_WINDOWS),
+        *(pytest.param(name, "stream", marks=tier(name == "count behind event time")) for name in BEHIND_WINDOWS),
+        *(pytest.param(name, "bounded", marks=tier(False)) for name in BEHIND_WINDOWS),
+    ],
+)
 def test_windows_behind_windows_go_by_what_enters_them(spark: SparkSession, engine: Any, name: str) -> None:
     """Rules 5: the clock of a window is that of its own tuples, not of the windows before it; nothing is late."""
     build, sums = BEHIND_WINDOWS[name]

@@ -88,6 +88,7 @@ def checkpoint(lake: Lake) -> Checkpoint:
     return Checkpoint("changed", lake.checkpoint_path("changed", "s"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_windows_are_added_behind_and_removed_in_front(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
@@ -99,6 +100,7 @@ def test_windows_are_added_behind_and_removed_in_front(spark: SparkSession, tmp_
     assert rows(lake) == [(1, 1), (3, 2), (6, 3), (10, 3)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_windows_go_and_come_back_with_what_waited(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
@@ -127,7 +129,7 @@ def test_a_flow_gets_its_first_windows(spark: SparkSession, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_the_way", [False, True])
+@pytest.mark.parametrize("on_the_way", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_into_another_table_they_go_on(on_the_way: bool, spark: SparkSession, tmp_path: Path) -> None:
     """Records of the former table name their state, and nobody looks into it any more."""
     lake = Lake(tmp_path)
@@ -143,6 +145,7 @@ def test_into_another_table_they_go_on(on_the_way: bool, spark: SparkSession, tm
     assert not list(verify(spark, lake, topology_of(flow(4, table="two"))).faults)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_table_of_another_streams_windows_names_none_of_these(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
@@ -170,8 +173,10 @@ MOMENTS = {"epoch": (Checkpoint, "begin"), "state": (WindowFiles, "begin"), "beg
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("then", [2, 3])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("then", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "moment", ["begun", *(pytest.param(moment, marks=pytest.mark.exhaustive) for moment in ("epoch", "state"))]
+)
 def test_cut_off_at_any_moment_both_definitions_can_go_on(
     moment: str, then: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +202,7 @@ def test_cut_off_at_any_moment_both_definitions_can_go_on(
     assert rows(lake) == {2: [(3, 2), (16, 4), (25, 6)], 3: [(3, 2), (25, 6)]}[then]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_unfinished_batch_comes_first(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
@@ -271,6 +277,7 @@ def test_what_waits_and_does_not_fit_is_refused(spark: SparkSession, tmp_path: P
         Runtime(spark, lake).catch_up(counted("length(v)", "int"), changed_windows="begin")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_skipped_batch_is_left_out_before_windows_change(spark: SparkSession, tmp_path: Path) -> None:
     """Its rows stay in quarantine, whatever is changed: the changed windows would take it in again, or lose it."""
@@ -286,6 +293,7 @@ def test_a_skipped_batch_is_left_out_before_windows_change(spark: SparkSession, 
     assert lake.quarantine("changed").frame(spark).count() == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_windows_that_fail_in_their_first_batch_give_the_former_ones_back(spark: SparkSession, tmp_path: Path) -> None:
     # Each batch has an event that is in time.

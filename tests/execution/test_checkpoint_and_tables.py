@@ -262,6 +262,7 @@ def test_adopted_as_they_are(lakes: Lakes, tmp_path: Path, monkeypatch: pytest.M
     assert runtime.catch_up(lakes.topology).batches == ()
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_right_behind_adopt_misses_files_that_are_gone(spark: SparkSession, tmp_path: Path) -> None:
     """The epoch that adopt begins has counted nothing yet; the files of the batches before it are counted all the same."""
     source, runtime = tmp_path / "in", Runtime(spark, Lake(tmp_path / "lake"))
@@ -343,7 +344,11 @@ def test_a_state_that_is_taken_out_of_a_flow_and_put_back(spark: SparkSession, t
 
 
 @pytest.mark.parametrize(
-    ("damage", "expected"), [("older checkpoint", CheckpointBehindError), ("restored", TableBehindError)]
+    ("damage", "expected"),
+    [
+        pytest.param("older checkpoint", CheckpointBehindError, marks=pytest.mark.exhaustive),
+        ("restored", TableBehindError),
+    ],
 )
 def test_channels(spark: SparkSession, tmp_path: Path, damage: str, expected: type[NotTogetherError]) -> None:
     def flow(folder: Path) -> TridentTopology:

@@ -137,7 +137,8 @@ def test_rows_without_a_slice_are_quarantined(shop: Shop) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [1, 2])
 def test_any_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Files, batches and backfills at random; at the end every row counts once."""
     shop, choose = Shop(spark, tmp_path, files_per_batch=2), random.Random(seed)

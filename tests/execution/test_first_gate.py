@@ -76,12 +76,19 @@ def test_a_gate_right_behind_the_source_answers_as_one_further_on(
 @pytest.mark.parametrize(
     "check",
     [
-        warn("expect_column_values_to_not_be_null", column="key", mostly=0.1),
-        drop("expect_column_values_to_be_unique", column="key"),
-        warn("expect_column_max_to_be_between", column="n", max_value=3),
-        fail("expect_column_values_to_be_between", column="n", min_value=-100),
+        pytest.param(warn("expect_column_values_to_not_be_null", column="key", mostly=0.1), id="mostly"),
+        pytest.param(drop("expect_column_values_to_be_unique", column="key"), id="unique"),
+        pytest.param(
+            warn("expect_column_max_to_be_between", column="n", max_value=3),
+            id="aggregate",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            fail("expect_column_values_to_be_between", column="n", min_value=-100),
+            id="fail",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
-    ids=["mostly", "unique", "aggregate", "fail"],
 )
 def test_a_gate_that_judges_by_more_than_rows_is_judged_for_itself(
     spark: SparkSession, tmp_path: Path, check: Check

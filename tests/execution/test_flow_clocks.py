@@ -141,7 +141,7 @@ def test_an_event_without_a_time_goes_to_quarantine(spark: SparkSession, tmp_pat
     assert json.loads(refused["row"]) == {"k": "b", "v": 7, "timestamp": None}
 
 
-@pytest.mark.parametrize("windows", ["channels", "batch"])
+@pytest.mark.parametrize("windows", [pytest.param("channels", marks=pytest.mark.exhaustive), "batch"])
 def test_a_time_that_no_event_can_have_goes_to_quarantine(spark: SparkSession, tmp_path: Path, windows: Any) -> None:
     """One hostile record is one row there: it fails no batch, moves no clock, and the windows go on."""
     batches = [

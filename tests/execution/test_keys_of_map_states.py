@@ -122,7 +122,7 @@ def test_a_map_gets_no_slice_that_another_process_has_just_counted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slice_by", [None, "day"])
+@pytest.mark.parametrize("slice_by", [pytest.param(None, marks=pytest.mark.exhaustive), "day"])
 def test_a_value_per_key(spark: SparkSession, tmp_path: Path, slice_by: str | None) -> None:
     lake, topology = Lake(tmp_path), TridentTopology("keys")
     rows = topology.new_stream("rows", FixedBatches("day string, k string, v bigint", BATCHES), slice_by=slice_by)

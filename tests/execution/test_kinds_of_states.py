@@ -103,6 +103,7 @@ def change_batch_1(lake: Lake) -> None:
     os.utime(file, (times, times))
 
 
+@pytest.mark.exhaustive
 def test_a_replay_of_other_rows_replaces_what_opaque_states_hold(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     die_in_batch_1(spark, lake, (OPAQUE,))

@@ -157,6 +157,7 @@ MOMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_replay_killed_at_any_point_is_finished_by_the_next(shop: Shop) -> None:
     whole = Counter[tuple[str, int]]()
     for number, point in enumerate(MOMENTS):
@@ -212,7 +213,9 @@ def go_on(shop: Shop, topology: TridentTopology) -> None:
         compact(shop.spark, Lake(shop.lake.root), "shop", retention_hours=0)
 
 
-KEPT_OR_NOT = pytest.mark.parametrize("kept", [True, False], ids=["log kept", "log cleaned"])
+KEPT_OR_NOT = pytest.mark.parametrize(
+    "kept", [pytest.param(True, id="log kept"), pytest.param(False, id="log cleaned", marks=pytest.mark.exhaustive)]
+)
 """Compactions of earlier releases cleaned the log past a replay that was cut off; so does a RESTORE, in a way."""
 
 
@@ -220,6 +223,7 @@ def without_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Records, "needed", lambda records: {}, raising=False)
 
 
+@pytest.mark.exhaustive
 @KEPT_OR_NOT
 def test_a_replay_killed_before_its_first_commit_outlives_compactions(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, kept: bool
@@ -236,6 +240,7 @@ def test_a_replay_killed_before_its_first_commit_outlives_compactions(
     assert shop.refused == []
 
 
+@pytest.mark.exhaustive
 @KEPT_OR_NOT
 def test_a_replay_killed_behind_its_states_outlives_compactions(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, kept: bool
@@ -311,7 +316,7 @@ def test_a_replay_killed_behind_a_map_outlives_compactions(
     assert [lot.landed for lot in runtime.replay_quarantine(flow(9), Selection(first=4)).lots] == [1]
 
 
-@pytest.mark.parametrize("table", ["rows", "quarantine"])
+@pytest.mark.parametrize("table", ["rows", pytest.param("quarantine", marks=pytest.mark.exhaustive)])
 def test_a_replay_that_stood_still_while_another_host_backfilled_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
@@ -334,6 +339,7 @@ def test_a_replay_that_stood_still_while_another_host_backfilled_is_refused(
     assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])
 
 
+@pytest.mark.exhaustive
 def test_a_row_that_a_backfill_refuses_anew_before_its_replay_is_finished_stays(shop: Shop) -> None:
     shop.put(("a", 7, "d1"), ("b", 8, "d2"))
     shop.runtime.backfill(shop.flow(3), ["d1", "d2"])
@@ -554,7 +560,7 @@ def test_a_backfill_counts_behind_a_poison_batch_of_a_later_time(poisoned: Shop,
 # --- tables that were taken back ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", ["quarantine", "rows"])
+@pytest.mark.parametrize("table", ["quarantine", pytest.param("rows", marks=pytest.mark.exhaustive)])
 def test_a_table_that_is_taken_back_behind_a_replay_is_refused(shop: Shop, table: str) -> None:
     shop.put(("a", 1, "d1"), ("a", 7, "d1"))
     shop.runtime.catch_up(shop.flow(3))

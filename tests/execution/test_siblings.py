@@ -82,8 +82,15 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["transactional", "opaque"])
-@pytest.mark.parametrize("slice_by", [None, "d"])
+@pytest.mark.parametrize(
+    ("kind", "slice_by"),
+    [
+        ("transactional", None),
+        ("opaque", "d"),
+        pytest.param("transactional", "d", marks=pytest.mark.exhaustive),
+        pytest.param("opaque", None, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_they_hold_what_each_holds_alone(
     spark: SparkSession, tmp_path: Path, kept: list[int], kind: str, slice_by: str | None
 ) -> None:

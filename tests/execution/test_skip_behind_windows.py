@@ -100,6 +100,7 @@ def crashed_before_sparks_commit(lake: Lake, flow: str, batch: int) -> None:
     (commits / f".{batch}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.exhaustive
 def test_what_fails_in_a_window_is_a_poison_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Attempts are counted and stored, its rows are in quarantine as they came, and it can be left out, crashes included."""
     lake = Lake(tmp_path)

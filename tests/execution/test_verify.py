@@ -64,6 +64,7 @@ def test_changed_and_lost_rows_are_found(spark: SparkSession, tmp_path: Path) ->
     assert "their hashes differ" in report.differing[1].reason
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_after_a_backfill_the_slice_is_verified_and_a_batch_that_lost_rows_to_it_is_not(
     spark: SparkSession, tmp_path: Path

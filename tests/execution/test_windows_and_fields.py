@@ -52,6 +52,7 @@ def rows(lake: Lake, table: str, *fields: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in fields) for row in lake.state(table).scan().to_pylist()]
 
 
+@pytest.mark.exhaustive
 def test_a_field_that_is_new_is_null_in_what_the_windows_hold(spark: SparkSession, tmp_path: Path) -> None:
     """One that is gone, or has another type, is refused before the start, wherever the windows take it from."""
     lake, folder = Lake(tmp_path / "lake"), tmp_path / "files"

@@ -103,6 +103,7 @@ def on_channels(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_results_are_those_of_channels_in_other_streams_too(spark: SparkSession, tmp_path: Path) -> None:
     found = []
@@ -115,6 +116,7 @@ def test_the_results_are_those_of_channels_in_other_streams_too(spark: SparkSess
     assert {batch.group for batch in report.batches} == {"readings", "worst"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_each_output_names_the_state_and_old_states_go(
     spark: SparkSession, tmp_path: Path, on_channels: Contents
@@ -202,6 +204,7 @@ class Seen(WindowAggregator):
         return " ".join(self.ids)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_whole_events_come_in_pieces_of_the_clock(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

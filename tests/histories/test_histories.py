@@ -18,12 +18,23 @@ from tests.histories.runner import campaign
 from tests.histories.seeds import SEEDS as SEEDS_OF_FAULTS
 from tests.histories.shrinking import shrink
 from tests.histories.world import small_and_quick
+from tests.tiers import tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 OLD_FAULTS = [file for file in FOUND if file.stem[0] in "1234567"]
+# Each takes more than ten seconds.
+LONG = {
+    "values_beside_those_of_a_join",
+    "1_late_writer",
+    "2_windows_cut_at_commits",
+    "7_skip_behind_windows",
+    "empty_slice_of_a_map",
+    "map_slice_behind_a_cleaned_log",
+    "reset_after_nothing_but_poison",
+}
 # Of `make test`: a few fixed ones, about a minute.
 SEEDS: tuple[int, ...] = ()
 
@@ -39,7 +50,9 @@ def test_programs_of_fixed_seeds(spark: SparkSession, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [pytest.param(file, marks=tier(file.stem not in LONG), id=file.stem) for file in FOUND]
+)
 def test_programs_that_found_something(spark: SparkSession, file: Path) -> None:
     with small_and_quick(spark):
         finding = run(spark, Program.load(file.read_text(encoding="utf-8")))

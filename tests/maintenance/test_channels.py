@@ -83,6 +83,7 @@ def test_who_reads_a_channel(tmp_path: Path) -> None:
     assert readers_of(Trips(tmp_path).topology) == {CHANNEL: {"rides__1"}}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_channel_is_verified_by_count_and_let_go_when_its_readers_have_it(
     spark: SparkSession, tmp_path: Path

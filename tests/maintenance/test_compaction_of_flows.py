@@ -209,6 +209,7 @@ def test_a_claim_outlives_the_log_that_made_it(shop: Shop, monkeypatch: pytest.M
     assert fresh.content() == expected
 
 
+@pytest.mark.exhaustive
 def test_a_stream_of_a_compacted_table_reads_no_row_twice(shop: Shop, tmp_path: Path) -> None:
     def read_on() -> int:
         query = (
@@ -258,6 +259,7 @@ def _expected(shop: Shop) -> dict[str | None, tuple[int, int]]:
     return {key: (shop.files, i * sum(range(shop.files))) for i, key in enumerate(KEYS)}
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_waits_for_a_compaction(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         shop.file()

@@ -127,7 +127,7 @@ def test_a_map_state_is_vacuumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [LOG, ROWS])
+@pytest.mark.parametrize("layout", [LOG, pytest.param(ROWS, marks=pytest.mark.exhaustive)])
 def test_spark_leaves_the_generation_alone_that_a_batch_may_come_to(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
@@ -153,7 +153,10 @@ def test_spark_leaves_the_generation_alone_that_a_batch_may_come_to(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("driver_rows", [0, 1000], ids=["by Spark", "in the driver"])
+@pytest.mark.parametrize(
+    "driver_rows",
+    [pytest.param(0, marks=pytest.mark.exhaustive, id="by Spark"), pytest.param(1000, id="in the driver")],
+)
 def test_a_value_that_was_added_later(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver_rows: int
 ) -> None:

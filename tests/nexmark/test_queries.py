@@ -35,6 +35,7 @@ def expected(events: Path) -> dict[str, Rows]:
     return wanted(events)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("queries", TOPOLOGIES)
 def test_a_stream_in_random_cuts(
     spark: SparkSession, tmp_path: Path, events: Path, expected: dict[str, Rows], queries: tuple[str, ...]

@@ -99,6 +99,7 @@ def test_worker_and_supervisor_killed(here: Deployment) -> None:
     recovers(here, pid)
 
 
+@pytest.mark.exhaustive
 def test_worker_frozen(here: Deployment) -> None:
     """Its supervisor ends it once its lease has run out: nothing of it can wake up again."""
     with here.feeding(*here.fed):
@@ -130,7 +131,8 @@ def test_registry_locked_for_long(here: Deployment) -> None:
     assert "the registry has not answered for 12 s" in reasons
 
 
-@pytest.mark.parametrize("seconds", [HOUR, pytest.param(-HOUR, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
 def test_clock_steps(here: Deployment, seconds: float) -> None:
     """Ahead every lease has run out at once; back none does for an hour, and a worker that dies is still replaced."""
     with here.feeding(*here.fed):

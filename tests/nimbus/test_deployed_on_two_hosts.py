@@ -13,6 +13,7 @@ from tests.nimbus.faults import freeze, thaw
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.exhaustive
 def test_a_host_that_stands_still(tmp_path: Path) -> None:
     """The other one leads, and takes its work; what wakes up finds that it owns nothing any more, and ends."""
     with Deployment(tmp_path / "home", supervisors=("one",)) as here:

@@ -14,6 +14,7 @@ from tests.nimbus.postgres_cluster import Cluster, cluster, why_not
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.exhaustive
 def test_postgres_goes_down(tmp_path: Path) -> None:
     """For a moment: nothing ends. For longer than a lease: the worker ends, and comes again with the registry."""
     if reason := why_not():

@@ -143,6 +143,7 @@ def place(here: Deployment, tmp_path: Path, request: pytest.FixtureRequest) -> I
     made.end()
 
 
+@pytest.mark.exhaustive
 def test_a_changed_threshold_restarts_that_flow_and_the_other_windows_stay(place: Place) -> None:
     """BUG 3.4 of the original: a removed flow kept running."""
     first = RUNNING_SUM + LATEST.replace("COUNT", "2") + "      - persist: latest\n"

@@ -32,6 +32,7 @@ def test_a_folder_that_is_not_there_is_told_without_spark(tmp_path: Path) -> Non
     assert "MissingPathError" in done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_signal_drains_all_flows(home: Path) -> None:

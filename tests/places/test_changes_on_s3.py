@@ -24,6 +24,7 @@ def files(folder: Location) -> dict[str, bytes]:
     return {file.key.removeprefix(folder.key): file.read_bytes() for file in folder.rglob("*")}
 
 
+@pytest.mark.exhaustive
 def test_a_query_begins_again_wherever_it_was_cut_off(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = False
     for allowed in range(20):

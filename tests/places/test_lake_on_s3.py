@@ -112,6 +112,7 @@ def test_a_topology_counts_each_row_once(reaching: SparkSession, place: Location
     assert not Path("s3:").exists()
 
 
+@EXHAUSTIVE
 def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
     reaching: SparkSession, place: Location, tmp_path: Path
 ) -> None:
@@ -169,7 +170,8 @@ HOSTILE += ("ä€", "a\nb", "~")
 """Slices that are no plain folders."""
 
 
-@pytest.mark.parametrize("large", [pytest.param(False, marks=EXHAUSTIVE), True])
+@EXHAUSTIVE
+@pytest.mark.parametrize("large", [False, True])
 def test_a_slice_is_kept_whatever_its_text(reaching: SparkSession, place: Location, large: bool) -> None:
     lake, source = Lake(place / "lake"), place / "in"
     put(source, "0.json", *(("k", n, day) for n, day in enumerate(HOSTILE)))
@@ -255,6 +257,7 @@ def test_a_poison_batch_is_kept_and_left_out(reaching: SparkSession, place: Loca
     assert lake.quarantine("sales").count() == 3
 
 
+@EXHAUSTIVE
 def test_two_drivers_of_one_flow_take_turns(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
     source = place / "in"
     for number, rows in enumerate(FILES):
@@ -380,6 +383,7 @@ class Streaming:
         assert self._batches == [*txids]
 
 
+@EXHAUSTIVE
 def test_a_stream_there_goes_on_until_it_is_stopped(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
     lake, source = Lake(place / "lake"), place / "in"
     put(source, "0.json", *FILES[0])
@@ -402,6 +406,7 @@ def test_a_stream_there_goes_on_until_it_is_stopped(reaching: SparkSession, plac
     assert held(lake) == reference(reaching, tmp_path, FILES)
 
 
+@EXHAUSTIVE
 def test_a_stream_that_has_lost_its_lease_begins_no_further_batch(
     reaching: SparkSession, place: Location, tmp_path: Path
 ) -> None:
@@ -636,6 +641,7 @@ def test_damage_there_is_found(reaching: SparkSession, place: Location) -> None:
     assert any("offsets/2" in fault for fault in faults)
 
 
+@EXHAUSTIVE
 def test_an_older_checkpoint_there_is_refused_and_adopted(reaching: SparkSession, place: Location) -> None:
     lake, source, topology = Lake(place / "lake"), place / "in", by_day(place / "in")
     put(source, "0.json", *FILES[0])
@@ -669,10 +675,8 @@ def put_events(folder: Place, number: int) -> None:
     (folder / f"{number}.json").write_bytes("".join(json.dumps(event) + "\n" for event in events).encode())
 
 
-@pytest.mark.parametrize(
-    ("windows", "large"),
-    [("batch", False), *(pytest.param("channels", large, marks=EXHAUSTIVE) for large in (False, True))],
-)
+@EXHAUSTIVE
+@pytest.mark.parametrize(("windows", "large"), [("batch", False), ("channels", False), ("channels", True)])
 def test_windows_there_sum_each_event_once(
     reaching: SparkSession, place: Location, tmp_path: Path, windows: str, large: bool
 ) -> None:
@@ -707,6 +711,7 @@ def test_windows_there_sum_each_event_once(
         assert sorted((row["key"], row["sum"]) for row in found) == sorted((row["key"], row["sum"]) for row in further)
 
 
+@EXHAUSTIVE
 def test_a_bounded_run_there_of_a_flow_with_channels(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
     found = []
     for root in (place, tmp_path):

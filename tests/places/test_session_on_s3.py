@@ -111,6 +111,7 @@ def test_a_session_does_without_the_jars(tmp_path: Path) -> None:
         set_paths(S3_JARS, tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", SERVERS, indirect=True)

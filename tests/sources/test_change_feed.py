@@ -75,6 +75,7 @@ def test_every_change_once_over_restarts(spark: SparkSession, tmp_path: Path) ->
     assert f"delta:{table.path}@1" not in source.positions(checkpoint, last, last)
 
 
+@pytest.mark.exhaustive
 def test_without_a_version_the_table_comes_first(spark: SparkSession, tmp_path: Path) -> None:
     table, lake = Customers(spark, tmp_path), Lake(tmp_path / "lake")
     topology = flow(DeltaChangeFeed(table.path, "name string"))
@@ -90,6 +91,7 @@ class StopError(BaseException):
     pass
 
 
+@pytest.mark.exhaustive
 def test_a_replay_reads_the_same_changes(spark: SparkSession, tmp_path: Path) -> None:
     table, lake = Customers(spark, tmp_path), Lake(tmp_path / "lake")
     topology = flow(DeltaChangeFeed(table.path, SCHEMA, starting_version=0))

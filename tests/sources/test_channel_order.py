@@ -36,10 +36,8 @@ def sums(lake: Lake) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "by_spark",
-    [pytest.param(False, id="by the driver"), pytest.param(True, id="by Spark", marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("by_spark", [False, True], ids=["by the driver", "by Spark"])
 def test_windows_over_slices_take_whole_commits_in_order(
     spark: SparkSession, tmp_path: Path, by_spark: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_backfill_before_the_first_batch(spark: SparkSession, tmp_path: Path) 
     assert totals(lake) == expected([0])
 
 
+@pytest.mark.exhaustive
 def test_a_stream_that_begins_after_the_files_of_a_backfill_were_rewritten(spark: SparkSession, tmp_path: Path) -> None:
     """Claims name files: under other names the rows would count twice. Backfilled again, they count once."""
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")
@@ -141,6 +142,7 @@ def test_a_stream_that_begins_after_the_files_of_a_backfill_were_rewritten(spark
     assert totals(lake) == expected([0])
 
 
+@pytest.mark.exhaustive
 def test_rows_without_a_slice_in_files_that_were_rewritten(spark: SparkSession, tmp_path: Path) -> None:
     """A backfill has put them into quarantine, which claims their files as a state does."""
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")
@@ -159,6 +161,7 @@ def test_rows_without_a_slice_in_files_that_were_rewritten(spark: SparkSession, 
     assert totals(lake) == {"d3": (2, 3)}
 
 
+@pytest.mark.exhaustive
 def test_files_rewritten_between_the_start_and_the_first_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +182,7 @@ def test_files_rewritten_between_the_start_and_the_first_batch(
     assert totals(lake) == {DAYS[1]: expected([0])[DAYS[1]]}
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_between_a_first_batch_that_was_only_planned_and_the_next_life(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -200,7 +204,7 @@ def test_a_backfill_between_a_first_batch_that_was_only_planned_and_the_next_lif
     assert totals(lake) == expected([100])
 
 
-@pytest.mark.parametrize("backfilled", [True, False])
+@pytest.mark.parametrize("backfilled", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_a_first_batch_that_was_planned_so_long_ago_that_its_version_is_gone(
     spark: SparkSession, tmp_path: Path, backfilled: bool
 ) -> None:
@@ -225,6 +229,7 @@ def test_a_first_batch_that_was_planned_so_long_ago_that_its_version_is_gone(
     assert totals(lake) == ({DAYS[1]: expected([0, 100, 200])[DAYS[1]]} if backfilled else {})
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_of_files_that_were_put_together_before_the_stream_came(spark: SparkSession, tmp_path: Path) -> None:
     """The stream reads them from the log under their first names: claims of the new ones would not keep it from counting."""
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")
@@ -253,7 +258,9 @@ def append_one(table: Path, n: int) -> None:
     write_deltalake(table, pa.table({"day": ["d1"], "n": pa.array([n], pa.int64())}), mode="append")
 
 
-@pytest.mark.parametrize("kept", [3, 4, 5])
+@pytest.mark.parametrize(
+    "kept", [pytest.param(3, marks=pytest.mark.exhaustive), pytest.param(4, marks=pytest.mark.exhaustive), 5]
+)
 def test_a_stream_goes_on_when_the_log_no_longer_has_its_first_version(
     spark: SparkSession, tmp_path: Path, kept: int
 ) -> None:
@@ -290,6 +297,7 @@ def test_a_stream_goes_on_when_the_log_no_longer_has_its_first_version(
         runtime.backfill(topology, ["d1"])
 
 
+@pytest.mark.exhaustive
 def test_files_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")
     runtime, topology = Runtime(spark, lake), flow(table)

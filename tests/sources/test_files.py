@@ -97,7 +97,7 @@ def test_stream_and_bounded_read_see_the_same_rows(spark: SparkSession, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.exhaustive), 3, 100])
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 def test_a_file_counts_once_whatever_it_is_called(spark: SparkSession, tmp_path: Path, size: int, kind: str) -> None:
     """Spark takes names with ? * [ ] { } for patterns and reads the other files of the batch twice."""
@@ -126,6 +126,7 @@ def test_a_folder_of_any_name(spark: SparkSession, tmp_path: Path, name: str) ->
     assert streamed.files == [{file_key(file) for file in positions}]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_positions_across_the_compaction_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
     """Spark folds its list of files into one at every tenth batch."""

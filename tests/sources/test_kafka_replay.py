@@ -100,6 +100,7 @@ def test_records_that_retention_has_deleted(spark: SparkSession, tmp_path: Path,
     assert rows == list(range(20))
 
 
+@pytest.mark.exhaustive
 def test_records_deleted_while_the_flow_stood_still(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Between two batches; and the way on that the error names."""
     flow = Orders(spark, tmp_path, new_topic())
@@ -115,6 +116,7 @@ def test_records_deleted_while_the_flow_stood_still(spark: SparkSession, tmp_pat
     assert flow.held == [*range(10), *range(15, 20)]
 
 
+@pytest.mark.exhaustive
 def test_a_topic_made_anew(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Its offsets start again at 0: what the flow has still to read is not there."""
     flow = Orders(spark, tmp_path, new_topic())
@@ -148,6 +150,7 @@ def test_other_records_at_the_same_offsets(spark: SparkSession, tmp_path: Path, 
     assert rows == list(range(20))
 
 
+@pytest.mark.exhaustive
 def test_an_opaque_state_takes_the_other_records_instead(
     spark: SparkSession, tmp_path: Path, new_topic: NewTopic
 ) -> None:
@@ -169,6 +172,7 @@ def test_a_topic_made_anew_and_filled_past_the_offset(spark: SparkSession, tmp_p
     assert flow.held == list(range(5))
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_gives_ids_since_its_upgrade(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Before 2.8 each topic has the id of zeros: that is none."""
     flow = Orders(spark, tmp_path, new_topic())

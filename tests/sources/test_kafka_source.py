@@ -103,6 +103,7 @@ def test_latest_reads_what_comes_after_the_first_start(
     assert again.held == list(range(100, 105))
 
 
+@pytest.mark.exhaustive
 def test_a_time_to_start_at(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Rules 10: first poll strategy TIMESTAMP; a time after the last record means what comes from now on."""
     topic = new_topic()
@@ -152,6 +153,7 @@ def test_a_new_epoch_starts_where_it_is_told(spark: SparkSession, tmp_path: Path
     assert flow.held == list(range(12))
 
 
+@pytest.mark.exhaustive
 def test_runs_without_records_lose_and_repeat_nothing(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Rules 10: 10 empty batches, then 10 records => 100..109."""
     flow = Numbers(spark, tmp_path, new_topic())
@@ -163,6 +165,7 @@ def test_runs_without_records_lose_and_repeat_nothing(spark: SparkSession, tmp_p
     assert sorted(row["offset"] for row in flow.lake.state("rows").scan().to_pylist()) == list(range(110))
 
 
+@pytest.mark.exhaustive
 def test_a_new_partition_is_picked_up_from_its_start(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Rules 10: KafkaTridentSpoutEmitterPartitioningTest, new partition appended; the others keep their offsets."""
     flow = Numbers(spark, tmp_path, new_topic(), starting="latest")

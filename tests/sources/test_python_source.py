@@ -141,6 +141,7 @@ def test_a_transactional_source_gives_a_replay_the_same_rows(spark: SparkSession
     assert held(lake) == [(n, 0) for n in range(8)]
 
 
+@pytest.mark.exhaustive
 def test_an_opaque_source_gives_other_rows_and_its_state_replaces_them(spark: SparkSession, tmp_path: Path) -> None:
     """Rules 6 and 7, IOpaquePartitionedTridentSpout: opaque spout + opaque state is exactly once; others are refused."""
     lake, readings = Lake(tmp_path / "lake"), tmp_path / "readings"
@@ -171,6 +172,7 @@ def test_a_source_that_reads_whole_has_slices(spark: SparkSession, tmp_path: Pat
         TridentTopology("own").new_stream("tuples", PythonSource(Counter, SCHEMA, last=1), slice_by="n")
 
 
+@pytest.mark.exhaustive
 def test_errors_name_the_class_the_file_and_the_line(spark: SparkSession, tmp_path: Path) -> None:
     at = r"failed at .*test_python_source.py:\d+: "
     with pytest.raises(SourceError, match=f"Broken {at}RuntimeError: no credentials"):

@@ -40,8 +40,18 @@ def applied(held: list[Row], rows: list[Row], layout: str) -> list[Row]:
     return list(now.items())
 
 
-@pytest.mark.parametrize("layout", [LOG, MAP, ROWS])
-@pytest.mark.parametrize("kind", [TRANSACTIONAL, OPAQUE])
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        (TRANSACTIONAL, LOG),
+        (OPAQUE, MAP),
+        (OPAQUE, ROWS),
+        *(
+            pytest.param(*other, marks=pytest.mark.exhaustive)
+            for other in ((TRANSACTIONAL, MAP), (TRANSACTIONAL, ROWS), (OPAQUE, LOG))
+        ),
+    ],
+)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.tuples(ATTEMPTS, GAPS), max_size=5))
 def test_each_batch_counts_once(

@@ -78,7 +78,15 @@ def test_a_state_without_keys_is_one_row(lake: Lake) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("state", ["by_all", "by_name", "total", "kept"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "by_all",
+        pytest.param("by_name", marks=pytest.mark.exhaustive),
+        pytest.param("total", marks=pytest.mark.exhaustive),
+        "kept",
+    ],
+)
 @pytest.mark.parametrize("local_rows", [state_table.LOCAL_ROWS, -1])
 def test_frames_and_scans_agree(
     spark: SparkSession, lake: Lake, state: str, local_rows: int, monkeypatch: pytest.MonkeyPatch

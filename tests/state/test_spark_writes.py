@@ -96,7 +96,13 @@ class Overtaking:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "kind"), [(MAP, TRANSACTIONAL), (LOG, TRANSACTIONAL), (ROWS, OPAQUE), (ROWS, NON_TRANSACTIONAL)]
+    ("layout", "kind"),
+    [
+        (MAP, TRANSACTIONAL),
+        (ROWS, OPAQUE),
+        pytest.param(LOG, TRANSACTIONAL, marks=pytest.mark.exhaustive),
+        pytest.param(ROWS, NON_TRANSACTIONAL, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_late_commit_by_spark_is_refused(
     spark: SparkSession, tmp_path: Path, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch

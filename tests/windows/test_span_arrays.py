@@ -20,6 +20,7 @@ from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AlignedWindow, SessionWindow, SpanWindow
+from tests.tiers import tier
 
 Row = tuple[Any, Any, Any, Any, int, str, int | None]
 SECOND, HOUR = 1000, 3_600_000
@@ -196,7 +197,7 @@ def operations(draw: st.DrawFn, chain: Any) -> SpanWindow:
 
 
 @pytest.mark.parametrize(
-    "partition", [("k", "j"), *(pytest.param(key, marks=pytest.mark.slow) for key in (("k",), (), ("j",)))]
+    "partition", [("k", "j"), *(pytest.param(key, marks=tier(False)) for key in (("k",), (), ("j",)))]
 )
 @settings(max_examples=100, deadline=None)
 @given(st.data(), batches(ints), cut_places, st.sampled_from([0, 0, 2]))
@@ -216,6 +217,7 @@ def test_floats(data: st.DataObject, rows: list[Row], cuts: list[tuple[int, int]
     check(data.draw(operations(IN_ARRAYS)), IN_ARRAYS, rows, cuts, pa.float64(), ("k",))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=40, deadline=None)
 @given(st.data(), batches(st.integers(0, 9)), cut_places)
 def test_many_windows_of_an_event_are_laid_out_in_parts(

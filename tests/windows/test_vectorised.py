@@ -19,6 +19,7 @@ from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow
 from pipelines.windows.policy import Policy
 from pipelines.windows.vectorised import ArrayWindows
+from tests.tiers import tier
 from tests.windows.window_runs import context
 
 CHAIN = (
@@ -161,7 +162,7 @@ def operations(draw: st.DrawFn) -> AggregateWindow:
 @settings(max_examples=150, deadline=None)
 @given(batches(ints), operations(), cut_places)
 @pytest.mark.parametrize(
-    "partition", [("k", "j"), *(pytest.param(key, marks=pytest.mark.slow) for key in (("k",), (), ("j",)))]
+    "partition", [("k", "j"), *(pytest.param(key, marks=tier(False)) for key in (("k",), (), ("j",)))]
 )
 def test_ints(
     partition: tuple[str, ...], rows: list[Row], operation: AggregateWindow, cuts: list[tuple[int, int]]
