@@ -66,6 +66,7 @@ def changed(spark: SparkSession, lake: Lake, to: Flow) -> None:
     assert not list(verify(spark, lake, topology_of(to)).faults)
 
 
+@pytest.mark.slow
 def test_what_stays_goes_on_and_what_is_other_begins_empty(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     runtime = Runtime(spark, lake)

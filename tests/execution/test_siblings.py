@@ -122,6 +122,7 @@ def test_states_without_a_group_and_an_empty_batch(spark: SparkSession, tmp_path
     assert lake.state("sum").scan().to_pylist() == [{"value": 9}]
 
 
+@pytest.mark.slow
 def test_a_replay_commits_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
     """Killed behind the first of three commits: the next life computes the other two."""
     folder, lake = lines(tmp_path / "in", ROWS), Lake(tmp_path / "lake")

@@ -346,6 +346,7 @@ def sorted_flow(batches: list[list[Any]], fields: dict[str, str]) -> Flow:
     return stream.persist("kept").build()  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_whole_events_are_kept_with_the_types_of_their_fields(spark: SparkSession, tmp_path: Path) -> None:
     """A window that holds whole events takes a new field, and refuses one of another type before anything runs."""
     rows = [("a", n, n * 1000) for n in range(6)]

@@ -198,6 +198,7 @@ def seen(load: dict[str, float], partitions: int) -> Figures:
     )
 
 
+@pytest.mark.slow
 @given(load=loads, start=st.integers(1, 32), kept=st.sampled_from([3, 4, 10, 1000]))
 def test_a_constant_load_settles_and_never_changes_again(load: dict[str, float], start: int, kept: int) -> None:
     partitions, history, changes, last = start, list[Figures](), list[tuple[int, str]](), None

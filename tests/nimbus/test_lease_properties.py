@@ -138,6 +138,7 @@ class TwoHolders(RuleBasedStateMachine):
         return live is not None and live.token == lease.token and live.expires_at > self.seen_by(holder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skew", [0.0, 4.0, -4.0, 60.0])
 def test_two_holders_never_hold_or_write_at_once(skew: float) -> None:
     """Also where one host's clock is ahead, by more than a lease even: then leases change hands early, no more."""

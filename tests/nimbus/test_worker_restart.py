@@ -150,6 +150,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+@pytest.mark.slow
 def test_a_flow_that_could_not_be_loaded_is_tried_again_after_a_pause_that_doubles(
     registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_flow_that_could_not_be_loaded_is_tried_again_after_a_pause_that_doubl
     assert flow.version.number == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True])
 def test_code_that_was_imported_is_read_again_by_another_process(
     registry: Registry,

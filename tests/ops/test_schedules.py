@@ -69,6 +69,7 @@ def test_catch_up_waits_for_news(flights: FlowView, tmp_path: Path, monkeypatch:
         assert isinstance(tick(), dg.SkipReason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
     flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool

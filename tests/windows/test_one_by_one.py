@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int]]:
     return [*parts, ([], now + 30_000)]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(WINDOWS), histories(), st.booleans())
 def test_cuts_and_restarts_make_no_difference(window: Any, parts: list[tuple[list[Row], int]], keyed: bool) -> None:

@@ -211,6 +211,7 @@ def test_ints(
         assert sum(abs(row[3] or 0) for row in rows) >= 2**63
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data(), batches(floats), cut_places)
 def test_floats(data: st.DataObject, rows: list[Row], cuts: list[tuple[int, int]]) -> None:
@@ -232,6 +233,7 @@ def test_many_windows_of_an_event_are_laid_out_in_parts(
 OWN = ((Told(), pa.string()), (agg.Count("n"), pa.int64()), (agg.Max("v"), None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", [OWN, OWN[:1]], ids=["beside others", "alone"])
 @settings(max_examples=60, deadline=None)
 @given(st.data(), batches(st.integers(0, 9)), cut_places, st.sampled_from([0, 2]))
@@ -247,6 +249,7 @@ PLACES += [(datetime(2011, 12, 29, 20, tzinfo=UTC), "Pacific/Apia")]
 PLACES += [(datetime(1994, 12, 30, 20, tzinfo=UTC), "Pacific/Kiritimati")]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(PLACES), cut_places)
 def test_days_of_a_zone(data: st.DataObject, place: tuple[datetime, str], cuts: list[tuple[int, int]]) -> None:

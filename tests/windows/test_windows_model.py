@@ -129,6 +129,7 @@ def test_collect(
     check(CollectWindow(trigger, evict, clear, window_evict_millis=lifetime), events, cuts)
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(
     streams(st.one_of(st.none(), st.integers(0, 5))),
@@ -180,6 +181,7 @@ def test_join(events: list[Item], evict: Policy, lifetime: int | None, cuts: lis
 SUMS = (Aggregation(agg.Sum(), ("v",), ("sum",)), Aggregation(agg.Count(), (), ("count",)))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(streams(), st.integers(1, 6), st.integers(1, 6), st.sampled_from([1, 300, 1000]), cuts)
 def test_task_window(events: list[Item], one: int, other: int, unit: int, cuts: list[int]) -> None:
