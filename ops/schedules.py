@@ -12,7 +12,6 @@ from assets.events.progress import Progress
 from assets.sources import caught_up, look_at
 from assets.upstream import Upstream
 from assets.view import FlowView
-from ops.jobs.catch_up import is_read_by_worker
 from pipelines.errors import TrideltaError
 from pipelines.places.location import Place
 from resources import LakeResource, NimbusResource
@@ -92,8 +91,8 @@ def catch_up_schedule(
             deployed = nimbus.deployed()
         except TrideltaError as error:
             return dg.SkipReason(str(error))
-        # A deployed flow reads by itself what arrives.
-        idle = [view for view in views if not is_read_by_worker(deployed.get(view.name))]
+        # A deployed flow reads by itself what arrives, and a deactivated one is to be left alone.
+        idle = [view for view in views if view.name not in deployed]
         arrived, unknown = _arrived(context.instance, idle)
         if not arrived:
             return dg.SkipReason("\n".join(unknown) or "nothing has arrived since the last catch-up")

@@ -1,7 +1,6 @@
 """catch_up_job: run what the sources hold now, check the tables, renew the answers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -13,9 +12,6 @@ from assets.view import FlowView
 from ops.jobs.forms import flow_step
 from pipelines.graph.nodes import SpoutNode
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
-
-if TYPE_CHECKING:
-    from pipelines.nimbus.status import FlowStatus
 
 # A catch-up ends; one that is still there after six hours hangs, and holds the flow's pool.
 MAX_RUNTIME_SECONDS = 6 * 3600
@@ -91,11 +87,6 @@ def _mark(context: dg.OpExecutionContext, view: FlowView, arrived: Sequence[tupl
         context.instance.daemon_cursor_storage.set_cursor_values({caught_up(view, spout): seen.fingerprint})
 
 
-def is_read_by_worker(flow: "FlowStatus | None") -> bool:
-    """Return whether a worker reads what arrives for a flow, and holds its checkpoints."""
-    return flow is not None and (flow.status == "ACTIVE" or not flow.stopped)
-
-
 def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: NimbusResource) -> dict[str, str] | None:
     """Return what runs the flow in place of a catch-up, as metadata; None if nothing does."""
     if view.by_slices:
@@ -103,8 +94,9 @@ def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: Nimb
         return {"made by": f"{view.name}_slices_job"}
     with plain_failures():
         worker = nimbus.deployed().get(view.name)
-    if worker is not None and is_read_by_worker(worker):
-        context.log.info(f"{view.name} is deployed ({worker.status}): its worker reads what arrives")
+    if worker is not None:
+        # A deactivated one, too: whoever stopped it expects nobody to write.
+        context.log.info(f"{view.name} is deployed ({worker.status}): its worker alone reads what arrives")
         return {"read by": "the deployed flow"}
     return None
 

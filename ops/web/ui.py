@@ -36,11 +36,14 @@ class PortTakenError(TrideltaError):
 
 
 def prepare_home(settings: FlowSettings) -> Path:
-    """DAGSTER_HOME with the project's dagster.yaml in it; returns the folder."""
+    """DAGSTER_HOME with the project's dagster.yaml in it; returns the folder.
+
+    One that names a storage is a cluster's (`deploy/dagster.yaml`), and stays: with ours its runs and cursors would seem lost.
+    """
     home = settings.dagster
     private_folder(home)
     ours, there = PROJECT / "dagster.yaml", home / "dagster.yaml"
-    if not there.exists() or there.read_bytes() != ours.read_bytes():
+    if not there.exists() or not any(line.startswith(b"storage:") for line in there.read_bytes().splitlines()):
         shutil.copyfile(ours, there)
     return home
 

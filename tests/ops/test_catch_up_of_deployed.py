@@ -29,7 +29,11 @@ class NoSpark(SparkResource):
         (None, True),
         (looks.flow("flights"), False),
         (looks.flow("flights", looks.RUNNING, status="INACTIVE"), False),
-        (looks.flow("flights", replace(looks.RUNNING, state="drained"), status="INACTIVE"), True),
+        (looks.flow("flights", replace(looks.RUNNING, state="drained"), status="INACTIVE"), False),
+        (
+            looks.flow("flights", replace(looks.RUNNING, state="drained"), status="REBALANCING", previous="ACTIVE"),
+            False,
+        ),
     ],
 )
 def test_who_reads_what_has_arrived(

@@ -24,6 +24,14 @@ def test_home_has_our_dagster_yaml(tmp_path: Path) -> None:
     assert (home / "dagster.yaml").read_text() == text
 
 
+def test_a_clusters_dagster_yaml_stays(tmp_path: Path) -> None:
+    home = ui.prepare_home(FlowSettings(tmp_path))
+    clusters = (PROJECT / "deploy" / "dagster.yaml").read_text()
+    (home / "dagster.yaml").write_text(clusters)
+    ui.prepare_home(FlowSettings(tmp_path))
+    assert (home / "dagster.yaml").read_text() == clusters
+
+
 def test_dagster_takes_our_dagster_yaml(tmp_path: Path) -> None:
     import dagster as dg
     from dagster._core.instance.config import PoolGranularity
