@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
@@ -129,6 +130,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             origin is not None
             and origin.repository_origin.executable_path == sys.executable
             and not origin.repository_origin.container_image
+            and not _hides_ours(origin.repository_origin.code_pointer)
         )
 
     def _fork(self, run: DagsterRun) -> int | None:
@@ -202,3 +204,12 @@ def _of(run: DagsterRun) -> psutil.Process | None:
     """Return the process of a run, if it is on this machine and lives."""
     about = _about(run)
     return ProcessIdentity.read(about).process() if about and about["host"] == host_name() else None
+
+
+def _hides_ours(pointer: object) -> bool:
+    """Return whether a code location has modules of its own under the names of ours that a forked process has loaded."""
+    folder = getattr(pointer, "working_directory", None)
+    if folder is None or Path(folder).resolve() == Path(__file__).resolve().parents[2]:
+        return False
+    ours = ("assets", "ops", "pipelines", "resources")
+    return any((Path(folder) / name).is_dir() or (Path(folder) / f"{name}.py").is_file() for name in ours)

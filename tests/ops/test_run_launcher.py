@@ -14,6 +14,7 @@ from typing import cast
 import dagster as dg
 import psutil
 import pytest
+from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.launcher.base import LaunchRunContext, WorkerStatus
 from dagster._core.storage.dagster_run import DagsterRun
 
@@ -243,3 +244,22 @@ def test_a_run_that_repeats_a_cancelled_one_goes_on(
     monkeypatch.setattr(preloaded_runs.os, "kill", lambda pid, _: interrupted.append(pid))
     preloaded_runs._heed_other_hosts(cast("dg.DagsterInstance", SimpleNamespace(get_run_by_id=look)), run.run_id)
     assert (interrupted, len(asked)) == ([os.getpid()], 3)
+
+
+@pytest.mark.parametrize(
+    ("named", "forked"), [("assets/mine.py", False), ("resources.py", False), ("flows/mine.py", True)]
+)
+def test_a_location_with_modules_of_our_names_is_not_forked(
+    tmp_path: Path, instance: dg.DagsterInstance, named: str, forked: bool
+) -> None:
+    """They would be ours: the process that is forked has them loaded."""
+    (tmp_path / named).parent.mkdir(exist_ok=True)
+    (tmp_path / named).touch()
+    origin = dg.reconstructable(launched).get_python_origin()
+    pointer = ModuleCodePointer("mydefs", "defs", str(tmp_path))
+    elsewhere = origin.repository_origin._replace(code_pointer=pointer)
+    run = instance.create_run_for_job(
+        launched, run_config=_config("x"), job_code_origin=origin._replace(repository_origin=elsewhere)
+    )
+    assert isinstance(instance.run_launcher, PreloadedRunLauncher)
+    assert instance.run_launcher._takes(run) == forked
