@@ -209,8 +209,13 @@ def flow_assets(view: FlowView, *, is_deployable: bool = True) -> FlowAssets:
 def _names_of(view: FlowView) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the names of a flow's assets and of the steps that make them, and what they are."""
     yield ("step", f"{view.name}_states"), "the step of the states"
+    # Dagster names the step of an asset, or of a check, by its key.
+    for step in (f"deployments__{view.name}", f"deployments__{view.name}_alive"):
+        yield ("step", step), "the step of the deployment"
     for state in view.states:
         yield ("asset", state), f'the state "{state}"'
+    for state in view.suites:
+        yield ("step", f"{state}_suite"), f'the suite of "{state}"'
     for question in view.spec.queries:
         yield ("asset", question.name), (what := f'the query asset "{question.name}"')
         yield ("step", question.name), what

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from keyword import kwlist
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,20 @@ from pipelines.trident import TridentTopology
 
 FUNCTIONS = ()
 
+
 LAKE = "TRIDELTA_LAKE"
 """The setting that names a lake outside the home."""
+
+_UNOFFERED = "mro"
+"""What no Python enum has as a member: Dagster's forms offer flows, states and gates as members of one."""
+_RESERVED = frozenset(
+    "arg_dict bool conf config context dict float input input_arg_dict int meta output output_arg_dict str type".split()  # noqa: SIM905
+) | {*kwlist, _UNOFFERED}
+"""What Dagster takes for the name of no asset (its DISALLOWED_NAMES)."""
+_TAG = re.compile(r"([A-Za-z0-9_.-]{1,63}/|dagster/kind/)?[A-Za-z0-9_.-]{1,63}")
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
+_OWNER = re.compile(r"team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
+"""What Dagster takes for a tag, and for an owner."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,14 @@ class DailySlices:
     def __post_init__(self) -> None:
         if self.days_a_run is not None and self.days_a_run < 1:
             raise DefinitionError(f"days_a_run is {self.days_a_run}: a run of a backfill makes a day or more")
+        for what, day in (("start", self.start), ("end", self.end)):
+            # A datetime is a date to Python, and no day; years of fewer digits are written otherwise from host to host.
+            if (day is not None or what == "start") and (type(day) is not date or day.year < 1000):
+                raise DefinitionError(
+                    f"the {what} of daily slices is a date from the year 1000 on, as date(2026, 1, 31), not {day!r}"
+                )
+        if self.end is not None and self.end < self.start:
+            raise DefinitionError(f"daily slices from {self.start} to {self.end}: the first day is after the last")
 
     def between(self, first: str, last: str) -> list[str]:
         """Return the days from `first` up to and with `last`.
@@ -177,6 +199,21 @@ class FlowSpec:
 
     def __post_init__(self) -> None:
         checked_name("flow", self.name)
+        if self.name == _UNOFFERED or (self.slices is not None and self.name == "relaunch"):
+            raise DefinitionError(
+                f'flow "{self.name}": Dagster or the project has something of this name; take another'
+            )
+        for owner in self.owners:
+            if not _OWNER.fullmatch(owner):
+                raise DefinitionError(
+                    f'flow "{self.name}": the owner {owner!r} is neither an e-mail address nor team:NAME'
+                )
+        for key, value in self.tags.items():
+            if not _TAG.fullmatch(key) or not _TAG_VALUE.fullmatch(value):
+                raise DefinitionError(
+                    f'flow "{self.name}": the tag {key!r}: {value!r} is not one of Dagster',
+                    hint="letters, digits, _ . and -, up to 63 of them; the key may have a prefix as team/",
+                )
 
     def topology(self, settings: FlowSettings | None = None) -> TridentTopology:
         """Return the flow's topology, with the settings of the environment unless others are given.
@@ -210,6 +247,11 @@ class FlowSpec:
     def _check_names(self, states: Mapping[str, object]) -> None:
         """See that each answer has a name of its own: it is an asset beside those of the states, made by a step of that name."""
         names = [question.name for question in self.queries]
+        for what, name in [*(("state", name) for name in states), *(("query asset", name) for name in names)]:
+            if name in _RESERVED:
+                raise DefinitionError(
+                    f'flow "{self.name}": no asset of Dagster is named "{name}"; give the {what} another name'
+                )
         for name in names:
             for fault, said in (
                 (name in states, "has the name of a state"),

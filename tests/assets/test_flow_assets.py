@@ -98,6 +98,10 @@ def test_two_things_of_one_name_are_refused_with_both_names(tmp_path: Path) -> N
             'the query asset "top" of flow b has the name of the query asset "top"',
         ),
         ([("a", "kept", "kept")], 'flow "a": the query asset "kept" has the name of a state'),
+        (
+            [("a", "x", "deployments__a")],
+            'the query asset "deployments__a" of flow a has the name of the step of the deployment of flow a',
+        ),
         ([("a", "x", "a_states")], 'flow "a": the query asset "a_states" has the name of the step of its states'),
         ([("a", "x", "top", "top")], 'flow "a": the query asset "top" is there twice'),
     ):
