@@ -49,6 +49,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
 
 
 def _plain(value: Any) -> str | int | float | bool | None:
+    if isinstance(value, int) and abs(value) > 1 << 53:
+        return str(value)  # The page reads numbers as doubles.
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return json.dumps(value, default=str)
@@ -80,7 +82,10 @@ def of_detail(check: Check, detail: Mapping[str, Any]) -> list[dict[str, Any]]:
             value if isinstance(value, dict) else {names[0]: value}
             for value in detail.get("partial_unexpected_list", ())
         ]
-    return [{"reason": reason(check, row), **row} for row in rows[:SHOWN]]
+    return [
+        {"reason": reason(check, row)} | {f"row's {name}" if name == "reason" else name: row[name] for name in row}
+        for row in rows[:SHOWN]
+    ]
 
 
 # --- of a gate ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, decimal.Decimal):
-        return float(value)
+        near = float(value)
+        # As text where a double has other digits.
+        return near if math.isfinite(near) and decimal.Decimal(repr(near)) == value else str(value)
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, Mapping):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
+from decimal import Decimal
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from assets.events.failed_rows import quarantine_links
+from assets.events.failed_rows import of_result, quarantine_links, table
 from assets.events.verdicts import GateVerdict, check_specs
 from assets.factory import failure
 from assets.view import FlowView
 from pipelines import Lake
 from pipelines.execution.report import SliceReport
+from pipelines.quality import CheckResult, drop
 
 WRONG: dict[str, Any] = {"success": False, "rows": 20, "unexpected": 8, "observed": None}
 
@@ -83,3 +86,24 @@ def test_a_slice_of_which_no_rows_came_holds(view: FlowView, lake: Lake) -> None
     told = verdict(view, lake, "fits", "2024-01-03").evaluation()
     assert told.passed
     assert told.metadata["rows"].value == 0
+
+
+def test_failed_rows_show_what_the_rows_hold() -> None:
+    """A page reads numbers as doubles, and a field may be named as the column of the reasons."""
+    check = drop("column_values_to_not_be_null", column="n", name="there")
+    exact = Decimal("12345678901234567890.01")
+    held = {
+        "n": None,
+        "id": 2**53 + 1,
+        "paid": exact,
+        "share": Decimal("0.10"),
+        "most": Decimal("Infinity"),
+        "reason": "late",
+    }
+    result = CheckResult("there", check.expectation, "drop", False, 1, 1, detail={"sample": [held]})
+    json.dumps(result.to_json(), allow_nan=False)
+    (row,) = table(of_result(check, result)).records
+    assert row.data["reason"] == "n is null; expected values to not be null"
+    assert row.data["row's reason"] == "late"
+    assert (row.data["id"], row.data["paid"]) == ("9007199254740993", "12345678901234567890.01")
+    assert (row.data["share"], row.data["most"]) == (0.1, "Infinity")
