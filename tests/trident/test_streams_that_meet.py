@@ -72,6 +72,14 @@ class Bare(StateUpdater):
     pass
 
 
+class OwnSum(Sum):
+    pass
+
+
+class OwnAverage(Average):
+    pass
+
+
 class Ask(QueryFunction):
     pass
 
@@ -133,6 +141,10 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
     "average beside a reducer": lambda s: s.left.persistent_aggregate(
         DeltaState("x"), [Average("v", "a"), ReducerAggregator(int, max, field="v", output="m")]
     ),
+    "a user's kind of sum into a log": lambda s: s.left.persistent_aggregate(
+        DeltaState("x", layout=LOG), "v", OwnSum(), "n"
+    ),
+    "a user's kind of average": lambda s: s.left.persistent_aggregate(DeltaState("x"), "v", OwnAverage(), "n"),
     "query of untold types": lambda s: s.left.state_query(s.counts(), "k", Ask(), "n"),
     "query without outputs": lambda s: s.left.state_query(s.counts(), "k", Ask(), []),
     "a source that is none": lambda s: s.topology.new_stream("more", [("a",)]),
@@ -266,9 +278,10 @@ def test_the_layout_is_chosen_by_the_operation() -> None:
         ),
         s.left.partition_persist(DeltaState("rows", NON_TRANSACTIONAL)),
         s.left.partition_persist(DeltaState("updated"), None, Latest()),
+        s.left.persistent_aggregate(DeltaState("own"), [OwnSum("v", "s"), Count("n")]),
     ]
-    assert [state.spec.layout for state in found] == [LOG, MAP, MAP, MAP, ROWS, MAP]
-    assert [node.state.layout for node in s.topology.persists] == [LOG, MAP, MAP, MAP, ROWS, MAP]
+    assert [state.spec.layout for state in found] == [LOG, MAP, MAP, MAP, ROWS, MAP, MAP]
+    assert [node.state.layout for node in s.topology.persists] == [LOG, MAP, MAP, MAP, ROWS, MAP, MAP]
 
 
 def test_output_fields() -> None:
