@@ -61,7 +61,7 @@ def combine_early(aggregations: Sequence[Aggregation]) -> bool:
     """Check whether partial values can be made before the shuffle: all are combiners whose partial values have a known type."""
     return all(
         isinstance(a.aggregator, ColumnAggregator)
-        or (isinstance(a.aggregator, CombinerAggregator) and type(a.aggregator).finish is CombinerAggregator.finish)
+        or (isinstance(a.aggregator, CombinerAggregator) and a.aggregator.shown_as_stored)
         for a in aggregations
     )
 

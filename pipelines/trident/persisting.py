@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pipelines.aggregators import BUILT_IN, Aggregator, ColumnAggregator
+from pipelines.aggregators import BUILT_IN, Aggregator, CombinerAggregator
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
@@ -125,7 +125,7 @@ def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
     """
     # A log's table names its aggregators: a subclass of one has no name there.
     built_in = [aggregator for aggregator in aggregators if BUILT_IN.get(type(aggregator).__name__) is type(aggregator)]
-    unfinished = [a for a in aggregators if isinstance(a, ColumnAggregator) and not a.shown_as_stored]
+    unfinished = [a for a in aggregators if isinstance(a, CombinerAggregator) and not a.shown_as_stored]
     for aggregator in unfinished:
         if aggregator not in built_in:
             raise FunctionError(

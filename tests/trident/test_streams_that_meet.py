@@ -80,6 +80,11 @@ class OwnAverage(Average):
     pass
 
 
+class Doubled(CombinerAggregator):
+    def finish(self, value: int) -> int:
+        return 2 * value
+
+
 class Ask(QueryFunction):
     pass
 
@@ -145,6 +150,9 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
         DeltaState("x", layout=LOG), "v", OwnSum(), "n"
     ),
     "a user's kind of average": lambda s: s.left.persistent_aggregate(DeltaState("x"), "v", OwnAverage(), "n"),
+    "a combiner that finishes its values": lambda s: s.left.persistent_aggregate(
+        DeltaState("x"), "v", Doubled(int, max, int), "n"
+    ),
     "query of untold types": lambda s: s.left.state_query(s.counts(), "k", Ask(), "n"),
     "query without outputs": lambda s: s.left.state_query(s.counts(), "k", Ask(), []),
     "a source that is none": lambda s: s.topology.new_stream("more", [("a",)]),
