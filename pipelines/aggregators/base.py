@@ -114,6 +114,11 @@ class CombinerAggregator(Parts):
         """Return the value that a reader sees."""
         return value
 
+    @property
+    def shown_as_stored(self) -> bool:
+        """Check whether a reader sees the folded value itself; else it can only be kept in a log, whose readers finish it."""
+        return type(self).finish is CombinerAggregator.finish
+
 
 class ReducerAggregator(Parts):
     """Aggregation by `reduce(current, *inputs)` from `init()`; not splittable into partial values.
@@ -189,8 +194,8 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
 
     @property
     def shown_as_stored(self) -> bool:
-        """Check whether a reader sees the folded value itself; else it can only be kept in a log, whose readers finish it."""
-        return type(self).result is ColumnAggregator.result
+        """Check the same of both meanings."""
+        return super().shown_as_stored and type(self).result is ColumnAggregator.result
 
     def __init__(self, field: str | None = None, output: str | None = None) -> None:
         self.field, self.output = field, output

@@ -18,6 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pipelines import spark_functions as F
 from pipelines.graph.dialects import DATAFUSION, SPARK, Dialect
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, Closed, FoldPlan, Part, parts_of
+from pipelines.spark.arrow_frame import all_nullable
 from pipelines.state.literals import quoted
 from pipelines.state.maintenance_commits import clustered_by
 from pipelines.state.record import BatchRecord
@@ -89,7 +90,7 @@ def _order(writer: StateWriter, plan: FoldPlan) -> list[str]:
 
 
 def _folded(writer: StateWriter, stored: DataFrame, by: list[str]) -> DataFrame:
-    types = {f.name: f.dataType.simpleString() for f in stored.schema}
+    types = {f.name: all_nullable(f.dataType) for f in stored.schema}
     values = [
         value.make().fold(F.col(f"`{value.name}`")).cast(types[value.name]).alias(value.name)
         for value in writer.declared.values

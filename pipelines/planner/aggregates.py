@@ -25,6 +25,7 @@ from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Chain, Groups, PartialPass, WholePass
 from pipelines.planner.step import ORDER, TASK, Step, column, columns, hidden, type_of
 from pipelines.planner.values import Row, RowsOut, Where, plain_columns, plain_rows
+from pipelines.spark.arrow_frame import all_nullable
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.trident.counters import counted
 
@@ -60,7 +61,7 @@ def combine_early(aggregations: Sequence[Aggregation]) -> bool:
     """Check whether partial values can be made before the shuffle: all are combiners whose partial values have a known type."""
     return all(
         isinstance(a.aggregator, ColumnAggregator)
-        or (isinstance(a.aggregator, CombinerAggregator) and type(a.aggregator).finish is CombinerAggregator.finish)
+        or (isinstance(a.aggregator, CombinerAggregator) and a.aggregator.shown_as_stored)
         for a in aggregations
     )
 
@@ -285,11 +286,9 @@ def _side(step: Step, number: int, keys: list[str]) -> DataFrame:
     return frame.select(*picked)
 
 
-def _kind(frame: DataFrame, names: tuple[str, ...]) -> str:
-    if not names:
-        return "boolean"
-    inside = ", ".join(f"_{i}: {frame.schema[name].dataType.simpleString()}" for i, name in enumerate(names))
-    return f"struct<{inside}>"
+def _kind(frame: DataFrame, names: tuple[str, ...]) -> DataType:
+    inside = [StructField(f"_{i}", frame.schema[name].dataType) for i, name in enumerate(names)]
+    return all_nullable(StructType(inside)) if names else BooleanType()
 
 
 @dataclass(frozen=True)

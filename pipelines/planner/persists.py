@@ -40,6 +40,7 @@ from pipelines.planner.passes import Chain, Groups, WholePass
 from pipelines.planner.step import ORDER, TASK, Context, Step, column, columns, hidden
 from pipelines.planner.updaters import EMIT, OP, output_column, updated
 from pipelines.planner.values import Row, RowsOut, plain_rows
+from pipelines.spark.arrow_frame import all_nullable
 from pipelines.state.kinds import MAP
 
 if TYPE_CHECKING:
@@ -111,8 +112,10 @@ def _map_in_spark(step: Step, keys: list[str], stored: DataFrame | None) -> Data
     )
     each = both.select(*columns(node.group), *columns(keys), F.explode(pair).alias("_value"))
     by = [*columns(node.group), *(columns(keys) or [F.lit(0).alias("_all")])]
+    # As the column is: a sum of decimals has ten digits more with each fold.
+    kinds = {field.name: all_nullable(field.dataType) for field in rows.schema}
     return each.groupBy(*by).agg(
-        *(a.aggregator.fold(F.col("_value")[a.output]).alias(a.output) for a in node.aggregations)
+        *(a.aggregator.fold(F.col("_value")[a.output]).cast(kinds[a.output]).alias(a.output) for a in node.aggregations)
     )
 
 

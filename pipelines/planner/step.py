@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import UnknownStateError
 from pipelines.graph import nodes
+from pipelines.graph.dialects import SPARK
 from pipelines.state.schema import SLICE_COLUMN, struct_of
 from pipelines.trident.user_code import MapGet, SnapshotGet, TupleCollectionGet
 
@@ -169,6 +170,19 @@ def task_by(frame: DataFrame, by: Sequence[str], tasks: int) -> Column:
 def type_of(text: str) -> DataType:
     """Return a Spark SQL type by its text."""
     return struct(f"x {text}").fields[0].dataType
+
+
+def text_of(kind: DataType) -> str:
+    """Return a type's text, which `type_of` reads. PySpark's own leaves names of fields bare that need quotes."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return f"struct<{','.join(f'{SPARK.name(field.name)}:{text_of(field.dataType)}' for field in kind)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{text_of(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{text_of(kind.keyType)},{text_of(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def struct(ddl: str) -> StructType:

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
-from pipelines.planner.step import ORDER, TASK, Context, Step, column, struct
+from pipelines.planner.step import ORDER, TASK, Context, Step, column, struct, text_of
 from pipelines.sources.events import milliseconds
 from pipelines.windows import BUCKETS
 from pipelines.windows.array_kinds import fits, wanted_columns
@@ -128,7 +128,7 @@ def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:
     """The results' types: as the node says them, else from those of the frame."""
     types = dict(zip(node.fields, node.types, strict=True))
     if not all(types.values()):
-        known = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        known = {field.name: text_of(field.dataType) for field in frame.schema.fields}
         operation = node.operation
         made: dict[str, str | None] = {name: known.get(name) for name in node.key}
         if isinstance(operation, SpanWindow):

@@ -13,6 +13,7 @@ from pipelines import spark_functions as F
 from pipelines.aggregators import ColumnAggregator
 from pipelines.graph.dialects import DATAFUSION
 from pipelines.places.location import Place
+from pipelines.spark.arrow_frame import all_nullable
 from pipelines.state.far_times import plain_rows
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.literals import (
@@ -296,8 +297,7 @@ def _folded(stored: DataFrame, reader: Reader) -> DataFrame:
     folded = stored.groupBy(*(_column(name) for name in declared.keys)).agg(
         *(aggregator.fold(_column(name)).alias(name) for name, aggregator in made)
     )
-    # As text, which is without the `NOT NULL` that fields of a stored struct may carry.
-    types = {f.name: f.dataType.simpleString() for f in stored.schema}
+    types = {f.name: all_nullable(f.dataType) for f in stored.schema}
     results = {name: aggregator.result(_column(name).cast(types[name])).alias(name) for name, aggregator in made}
     for name, zero in reader.zero().items():
         if zero is not None and not isinstance(zero, dict | tuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pipelines.aggregators import Aggregator, ColumnAggregator
+from pipelines.aggregators import BUILT_IN, Aggregator, CombinerAggregator
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
@@ -123,8 +123,16 @@ def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
     Raises:
         FunctionError: if there is none for all of them.
     """
-    built_in = [aggregator for aggregator in aggregators if isinstance(aggregator, ColumnAggregator)]
-    unfinished = [aggregator for aggregator in built_in if not aggregator.shown_as_stored]
+    # A log's table names its aggregators: a subclass of one has no name there.
+    built_in = [aggregator for aggregator in aggregators if BUILT_IN.get(type(aggregator).__name__) is type(aggregator)]
+    unfinished = [a for a in aggregators if isinstance(a, CombinerAggregator) and not a.shown_as_stored]
+    for aggregator in unfinished:
+        if aggregator not in built_in:
+            raise FunctionError(
+                operation,
+                f"{aggregator} cannot be kept: a map shows what is stored, unfinished, and a log takes built-in aggregators",
+                hint="keep what it is made of, and finish it where the state is read",
+            )
     if len(built_in) < len(aggregators) and unfinished:
         raise FunctionError(
             operation,

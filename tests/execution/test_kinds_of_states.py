@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError, TrideltaError
+from pipelines.execution.batch.group import BatchGroup
 from pipelines.sources import FixedBatches
 from pipelines.trident import (
     NON_TRANSACTIONAL,
@@ -48,6 +49,16 @@ def topology(kinds: tuple[str, ...]) -> TridentTopology:
         stream.partition_persist(DeltaState(f"rows_{kind}", kind))
         stream.persistent_aggregate(DeltaState(f"one_{kind}", kind, "map"), Count(), "n")
     return found
+
+
+def test_totals_of_decimals_are_started_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The plan of a map state that is there has its rows in it; of a new one it has not."""
+    flow = TridentTopology("prices")
+    rows = flow.new_stream("s", FixedBatches("k string, v decimal(10,2)", []))
+    rows.group_by("k").persistent_aggregate(DeltaState("totals", layout="map"), "v", Sum(), "total")
+    for _ in range(2):
+        group = BatchGroup(spark, Lake(tmp_path), flow, flow.spouts)
+        assert group.sinks[0].writer.declared.columns == (("k", "string"), ("total", "decimal(20,2)"))
 
 
 class DieAfter:

@@ -14,6 +14,7 @@ from pipelines.maintenance import compact, compaction
 from pipelines.maintenance.report import TableReport
 from pipelines.sources import FixedBatches
 from pipelines.state import record
+from pipelines.state import table as state_table
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION
@@ -150,6 +151,28 @@ def test_spark_leaves_the_generation_alone_that_a_batch_may_come_to(
     monkeypatch.setattr(StateWriter, "rewrite_spark", rewrite)
     compact(spark, Lake(tmp_path), FLOW)
     assert sum(value for _, value in state.held()) == 109
+
+
+@pytest.mark.slow
+def test_spark_folds_and_reads_what_has_names_that_need_quotes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "GENERATION", 2)
+    monkeypatch.setattr(compaction, "DRIVER_ROWS", 0)
+    monkeypatch.setattr(state_table, "LOCAL_ROWS", -1)
+    kind = T.StructType([T.StructField("@type", T.StringType(), False), T.StructField("first-name", T.StringType())])
+    columns = T.StructType(
+        [T.StructField("a.b", T.StringType()), T.StructField("most", kind), T.StructField("all", T.ArrayType(kind))]
+    )
+    values = (ValueColumn(name="most", aggregator="Max"), ValueColumn(name="all", aggregator="Collect"))
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns, keys=("a.b",), values=values)
+    given = [{"@type": "x", "first-name": str(n)} for n in range(6)]
+    for txid, one in enumerate(given):
+        state.commit(txid, ("k", one, [one]))
+    expected = [{"a.b": "k", "most": given[-1], "all": given}]
+    (report,) = compact(spark, Lake(tmp_path), FLOW).tables
+    assert (report.slices_folded, report.before.rows, report.after.rows) == (1, 6, 3), "the last generation stays open"
+    assert state.table.frame(spark).toArrow().to_pylist() == state.table.scan().to_pylist() == expected
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_topology
@@ -124,6 +125,8 @@ def test_multi_reduce(spark: SparkSession) -> None:
 
     for build in (whole, lambda: whole(3), grouped):
         assert rows_of(build(), frames) == kept(build())
+    odd = {"a": frames["a"].withColumn("v", F.struct(F.col("v").alias("first-name"))), "b": frames["b"]}
+    assert len(rows_of(grouped(), odd)) == len(rows_of(grouped(), frames)), "a nested name that needs quotes"
     nothing = {name: frame.where("n = 9") for name, frame in frames.items()}
     assert rows_of(whole(), nothing) == [("total ()", 0)]
     assert rows_of(grouped(), nothing) == []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import DecimalType
 
 from pipelines.aggregators import Average, CombinerAggregator, Count, Max, ReducerAggregator, Sum
 from pipelines.errors import FunctionError
@@ -82,6 +85,25 @@ def test_map_states_take_new_values(spark: SparkSession) -> None:
     assert committed(spark, both, several) == [("a", 3, 100), ("b", 2, 2), ("c", 1, 6), (None, 2, 5)]
     with pytest.raises(FunctionError, match="layout map"):
         committed(spark, stream().group_by("k").persistent_aggregate(state, "n", Average(), "v"))
+
+
+def test_a_total_of_decimals_keeps_its_type(spark: SparkSession) -> None:
+    """Spark's sum has ten digits more than what is summed: with each batch another type than the table's."""
+    rows, most = [("a", Decimal("1.25")), ("b", Decimal("-0.50"))], Decimal("9" * 18 + ".99")
+    schema = "k string, n decimal(10,2)"
+    s = TridentTopology("t").new_stream("s", FixedBatches(schema, []))
+    state = s.group_by("k").persistent_aggregate(DeltaState("m", layout="map"), "n", Sum(), "v")
+    total = Stream(s._topology, state.node)
+
+    def grown(a: Decimal) -> Any:
+        held = Held(spark, "k string, v decimal(20,2)", 1, [("a", a)])
+        return frame_of(total, {"s": source(spark, schema, rows)}, Run(m=(held, None)))
+
+    frame = grown(most - Decimal("1.25"))
+    assert frame.schema["v"].dataType == DecimalType(20, 2)
+    assert sorted(map(tuple, frame.collect())) == [("a", most), ("b", Decimal("-0.50"))]
+    with pytest.raises(ArithmeticException):
+        grown(most).collect()
 
 
 def test_map_states_without_keys(spark: SparkSession) -> None:

@@ -72,6 +72,19 @@ class Bare(StateUpdater):
     pass
 
 
+class OwnSum(Sum):
+    pass
+
+
+class OwnAverage(Average):
+    pass
+
+
+class Doubled(CombinerAggregator):
+    def finish(self, value: int) -> int:
+        return 2 * value
+
+
 class Ask(QueryFunction):
     pass
 
@@ -132,6 +145,13 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
     "average into a map": lambda s: s.left.persistent_aggregate(DeltaState("x", layout=MAP), "v", Average(), "n"),
     "average beside a reducer": lambda s: s.left.persistent_aggregate(
         DeltaState("x"), [Average("v", "a"), ReducerAggregator(int, max, field="v", output="m")]
+    ),
+    "a user's kind of sum into a log": lambda s: s.left.persistent_aggregate(
+        DeltaState("x", layout=LOG), "v", OwnSum(), "n"
+    ),
+    "a user's kind of average": lambda s: s.left.persistent_aggregate(DeltaState("x"), "v", OwnAverage(), "n"),
+    "a combiner that finishes its values": lambda s: s.left.persistent_aggregate(
+        DeltaState("x"), "v", Doubled(int, max, int), "n"
     ),
     "query of untold types": lambda s: s.left.state_query(s.counts(), "k", Ask(), "n"),
     "query without outputs": lambda s: s.left.state_query(s.counts(), "k", Ask(), []),
@@ -266,9 +286,10 @@ def test_the_layout_is_chosen_by_the_operation() -> None:
         ),
         s.left.partition_persist(DeltaState("rows", NON_TRANSACTIONAL)),
         s.left.partition_persist(DeltaState("updated"), None, Latest()),
+        s.left.persistent_aggregate(DeltaState("own"), [OwnSum("v", "s"), Count("n")]),
     ]
-    assert [state.spec.layout for state in found] == [LOG, MAP, MAP, MAP, ROWS, MAP]
-    assert [node.state.layout for node in s.topology.persists] == [LOG, MAP, MAP, MAP, ROWS, MAP]
+    assert [state.spec.layout for state in found] == [LOG, MAP, MAP, MAP, ROWS, MAP, MAP]
+    assert [node.state.layout for node in s.topology.persists] == [LOG, MAP, MAP, MAP, ROWS, MAP, MAP]
 
 
 def test_output_fields() -> None:
