@@ -20,7 +20,14 @@ from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
-from pipelines.nimbus.errors import NotAliveError, RebalanceError, RegistryError, VersionError, WaitError
+from pipelines.nimbus.errors import (
+    NotAliveError,
+    NoTransitionError,
+    RebalanceError,
+    RegistryError,
+    VersionError,
+    WaitError,
+)
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.processes.life import may_live
 from pipelines.nimbus.registry.lifecycle import Request, Status, check_request
@@ -359,6 +366,8 @@ class Nimbus:
                 content = self._next(asked, current.version.content)
                 same = if_it_differs and content == current.version.content
                 if same and _holding(current.with_content(content, said)) == _holding(current):
+                    if current.status is Status.KILLED:
+                        raise NoTransitionError("UPDATE", current.status, current.id)
                     return current, "unchanged"
                 return self.registry.update(current.name, content, seen=current, said=said), "updated"
         raise AssertionError("it returns or raises")

@@ -166,6 +166,15 @@ def test_versions_come_and_go_back(nimbus: Nimbus) -> None:
     assert nimbus.deploy("readings")[1] == "submitted"
 
 
+def test_a_flow_that_is_being_removed_is_not_taken_for_deployed(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    nimbus.rebalance("numbers", wait_seconds=30)
+    assert nimbus.deploy("numbers")[1] == "unchanged"
+    nimbus.kill("numbers", 30)
+    with pytest.raises(NoTransitionError, match="event: UPDATE, status: KILLED"):
+        nimbus.deploy("numbers")
+
+
 def test_a_flow_from_a_file_keeps_its_text(nimbus: Nimbus, file: Path, tmp_path: Path) -> None:
     assert nimbus.submit(file=file).name == "delays"
     file.write_text(YAML.replace("count: 50", "count: 60"), "utf-8")
