@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,12 +56,12 @@ class Cluster:
         content = self.registry.flow(name).version.content
         self.registry.update(name, replace(content, settings=settings))
 
-    def beat(self, flow: DeployedFlow, state: str = "running") -> None:
-        """All tasks of a flow beat now."""
+    def beat(self, flow: DeployedFlow, state: str = "running", tasks: Collection[int] | None = None) -> None:
+        """All tasks of a flow beat now, or some."""
         record = self.places.assignment(flow)
         assert record is not None
         for worker in record.workers:
-            for task in worker.tasks:
+            for task in worker.tasks if tasks is None else {*worker.tasks} & {*tasks}:
                 name = f"task:{flow.name}/{task}/{self.clock.now}"
                 lease = self.registry.leases.take(name, "w", 1000)
                 slot = (worker.supervisor, worker.port)
@@ -384,6 +385,20 @@ def test_a_killed_flow_is_removed_as_soon_as_it_has_drained(cluster: Cluster) ->
     cluster.look(0)
     assert cluster.registry.flows() == []
     assert cluster.registry.history("a")[-1].event == "REMOVE"
+
+
+def test_a_killed_flow_waits_for_a_worker_that_has_not_beaten_yet(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1], s2=[1])
+    flow = cluster.submit("a", queries=2, workers=2)
+    cluster.look()
+    cluster.registry.kill("a", wait_seconds=30)
+    cluster.clock.now += 1
+    cluster.beat(flow, "drained", tasks={1})
+    cluster.look(1)
+    assert [flow.name for flow in cluster.registry.flows()] == ["a"]
+    cluster.beat(flow, "drained", tasks={2})
+    cluster.look(0)
+    assert cluster.registry.flows() == []
 
 
 def test_one_leads_and_another_takes_over(cluster: Cluster) -> None:

@@ -231,9 +231,12 @@ class Leader:
         due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
         since = due.at - wait if due else 0.0
         beats = self._places.beats(flow)
-        # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
-        if not beats and flow.status is Status.KILLED:
-            return False
+        if flow.status is Status.KILLED:
+            # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
+            record = self._places.assignment(flow)
+            placed = {task for worker in record.workers for task in worker.tasks} if record else set()
+            if not beats or not placed <= beats.keys():
+                return False
         return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
 
     def _look(self, flows: list[DeployedFlow], watching: bool) -> _Look:
