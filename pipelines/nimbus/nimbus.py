@@ -268,6 +268,7 @@ class Nimbus:
             The flow as it is then; None once it is gone.
 
         Raises:
+            ValueError: `until` is none of these.
             NotAliveError: It is not deployed (but for `gone`).
             WaitError: It has not come there in time; the text says where it stands.
         """
@@ -277,6 +278,8 @@ class Nimbus:
             "batch": lambda now: self._finished(now) > start,
             "gone": lambda _: False,
         }
+        if until not in reached:
+            raise ValueError(f"nobody can wait until a flow is {until!r}: it is one of {', '.join(reached)}")
         start = self._finished(self.flow(flow)) if until == "batch" else 0
         deadline = time.monotonic() + seconds
         while True:

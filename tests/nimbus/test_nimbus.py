@@ -275,6 +275,12 @@ def test_who_waits_in_vain_hears_why(nimbus: Nimbus) -> None:
     assert stopped.name == "numbers"
 
 
+def test_what_nobody_can_wait_for_is_said_with_what_one_can(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    with pytest.raises(ValueError, match=r"'drained'.*running, stopped, batch, gone"):
+        nimbus.wait("numbers", until="drained", seconds=0)
+
+
 def test_a_batch_is_one_that_the_checkpoint_has_finished(nimbus: Nimbus) -> None:
     nimbus.submit("numbers")
     with pytest.raises(WaitError, match="not batch after 0 s"):
