@@ -208,6 +208,18 @@ def test_a_task_whose_supervisor_lives_has_the_time_of_a_launch(cluster: Cluster
     assert cluster.places.assignment(flow) == before
 
 
+def test_a_task_in_a_slot_that_its_supervisor_no_longer_offers_is_not_waited_for_so_long(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    flow = cluster.submit("a")
+    cluster.look()
+    cluster.beat(flow)
+    ((_, port),) = cluster.places_of("a")
+    cluster.clock.now += 31
+    cluster.supervisors(s1=[3 - port])
+    cluster.look()
+    assert cluster.places_of("a") == {("s1", 3 - port): (1,)}
+
+
 def test_a_rebalance_goes_on_when_all_have_drained(cluster: Cluster) -> None:
     cluster.supervisors(s1=[1, 2], s2=[1, 2])
     flow = cluster.submit("a", queries=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipelines import logs
@@ -259,15 +259,14 @@ class Leader:
             if flow.status is not Status.KILLED:
                 members.setdefault(application[flow.serial], []).append(flow)
         records, beat_at = self._places.assignments(), self._places.all_beats()
-        dead = {
-            flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), alive) for flow in flows
-        }
+        kept = {(beat.supervisor, port) for beat in supervisors if beat.supervisor in alive for port in beat.ports}
+        dead = {flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), kept) for flow in flows}
         return _Look(alive, members, application, records, dead, UsedSlots(supervisors, records, now))
 
-    def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], alive: frozenset[str]) -> set[int]:
+    def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], kept: Container[Slot]) -> set[int]:
         """Return silent tasks, to be placed again (Nimbus rules 5.1.3).
 
-        One whose supervisor lives is started again by that, where it is: it has the time of a launch for it.
+        One in a slot that a living supervisor offers is started there again: it has the time of a launch for it.
         """
         launch, now = self._settings.task_launch_seconds, self._clock()
         timeout = self._settings.task_timeout_seconds
@@ -279,7 +278,7 @@ class Leader:
             task
             for worker in record.workers
             for task in worker.tasks
-            if task in (long if worker.supervisor in alive else silent)
+            if task in (long if (worker.supervisor, worker.port) in kept else silent)
         }
 
     def _readable(self, flows: list[DeployedFlow], lease: Lease) -> list[DeployedFlow]:
