@@ -20,7 +20,14 @@ from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
-from pipelines.nimbus.errors import NotAliveError, RebalanceError, RegistryError, VersionError, WaitError
+from pipelines.nimbus.errors import (
+    NotAliveError,
+    NoTransitionError,
+    RebalanceError,
+    RegistryError,
+    VersionError,
+    WaitError,
+)
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.processes.life import may_live
 from pipelines.nimbus.registry.lifecycle import Request, Status, check_request
@@ -261,6 +268,7 @@ class Nimbus:
             The flow as it is then; None once it is gone.
 
         Raises:
+            ValueError: `until` is none of these.
             NotAliveError: It is not deployed (but for `gone`).
             WaitError: It has not come there in time; the text says where it stands.
         """
@@ -270,6 +278,8 @@ class Nimbus:
             "batch": lambda now: self._finished(now) > start,
             "gone": lambda _: False,
         }
+        if until not in reached:
+            raise ValueError(f"nobody can wait until a flow is {until!r}: it is one of {', '.join(reached)}")
         start = self._finished(self.flow(flow)) if until == "batch" else 0
         deadline = time.monotonic() + seconds
         while True:
@@ -359,6 +369,8 @@ class Nimbus:
                 content = self._next(asked, current.version.content)
                 same = if_it_differs and content == current.version.content
                 if same and _holding(current.with_content(content, said)) == _holding(current):
+                    if current.status is Status.KILLED:
+                        raise NoTransitionError("UPDATE", current.status, current.id)
                     return current, "unchanged"
                 return self.registry.update(current.name, content, seen=current, said=said), "updated"
         raise AssertionError("it returns or raises")

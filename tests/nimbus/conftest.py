@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from pipelines.nimbus.registry.store import Store
+from tests.nimbus.led_cluster import Cluster
 from tests.nimbus.postgres_cluster import server, why_not
 
 _numbers = itertools.count()
@@ -65,3 +66,8 @@ def store(url: str) -> Iterator[Store]:
     opened = Store(url, busy_seconds=20)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def cluster(store: Store, clock: Clock, tmp_path: Path) -> Cluster:
+    return Cluster(store, clock, tmp_path)

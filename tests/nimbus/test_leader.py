@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,80 +13,9 @@ from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.lifecycle import Request, Status
-from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Content, DeployedFlow
-from pipelines.nimbus.registry.registry import Registry
-from pipelines.nimbus.registry.store import Store
-from pipelines.nimbus.settings import NimbusSettings
 from tests.nimbus.beats import beat
-
-if TYPE_CHECKING:
-    from tests.nimbus.conftest import Clock
-
-SECONDS = 5.0
-
-
-class Cluster:
-    """A registry, supervisors that beat when they are told to, and a leader."""
-
-    def __init__(self, store: Store, clock: Clock, folder: Path) -> None:
-        self.clock, self.store = clock, store
-        self.settings = NimbusSettings(folder, monitor_seconds=SECONDS)
-        self.registry, self.places = Registry(store, clock=clock), Places(store, clock=clock)
-        self.leader = self.another("one")
-        self.started = clock.now
-
-    def another(self, name: str) -> Leader:
-        return Leader(self.store, self.settings, f"supervisor:{name}", clock=self.clock)
-
-    def supervisors(self, **ports: list[int]) -> None:
-        """These beat now."""
-        for name, offered in ports.items():
-            self.places.beat_supervisor(name, name, offered, started_at=self.started)
-
-    def submit(self, name: str, queries: int = 1, workers: int = 1, **settings: object) -> DeployedFlow:
-        groups = [{"group": f"q{n}", "components": [f"q{n}"], "inputs": [], "stateful": False} for n in range(queries)]
-        components = {f"q{n}": 1 for n in range(queries)}
-        definition = {"kind": "catalog", "name": name, "queries": groups, "explicit": {}}
-        return self.registry.submit(name, Content(definition, components, workers, settings))
-
-    def update(self, name: str, **settings: object) -> None:
-        content = self.registry.flow(name).version.content
-        self.registry.update(name, replace(content, settings=settings))
-
-    def beat(self, flow: DeployedFlow, state: str = "running") -> None:
-        """All tasks of a flow beat now."""
-        record = self.places.assignment(flow)
-        assert record is not None
-        for worker in record.workers:
-            for task in worker.tasks:
-                name = f"task:{flow.name}/{task}/{self.clock.now}"
-                lease = self.registry.leases.take(name, "w", 1000)
-                slot = (worker.supervisor, worker.port)
-                beat(self.places, flow, task, slot, lease, lease_seconds=1000, figures={"state": state})
-
-    def places_of(self, name: str) -> dict[tuple[str, int], tuple[int, ...]]:
-        record = self.places.assignment(self.registry.flow(name))
-        return {(one.supervisor, one.port): one.tasks for one in record.workers} if record else {}
-
-    def holder(self) -> str | None:
-        """Who leads."""
-        lease = self.registry.leases.holder(LEASE)
-        return lease.holder if lease else None
-
-    def look(self, seconds: float = SECONDS) -> None:
-        """Time passes, and the leader looks often enough to go on leading."""
-        until = self.clock.now + seconds
-        while self.clock.now + SECONDS < until:
-            self.clock.now += SECONDS
-            self.leader.tick()
-        self.clock.now = until
-        self.leader.tick()
-
-
-@pytest.fixture
-def cluster(store: Store, clock: Clock, tmp_path: Path) -> Cluster:
-    return Cluster(store, clock, tmp_path)
+from tests.nimbus.led_cluster import Cluster
 
 
 def test_a_flow_gets_a_slot_at_once(cluster: Cluster) -> None:
@@ -170,19 +98,6 @@ def test_a_version_with_an_application_of_its_own_leaves_the_shared_one(cluster:
     cluster.update("a")
     cluster.look()
     assert cluster.places_of("a") == cluster.places_of("b") == {shared: (1,)}
-
-
-def test_a_version_with_other_queries_gets_places_for_all(cluster: Cluster) -> None:
-    cluster.supervisors(s1=[1, 2])
-    cluster.submit("a", queries=1)
-    cluster.look()
-    (slot,) = cluster.places_of("a")
-    content = cluster.registry.flow("a").version.content
-    groups = [{"group": f"q{n}", "components": [f"q{n}"], "inputs": [], "stateful": False} for n in range(2)]
-    # The same streams and states, in two queries in place of one.
-    cluster.registry.update("a", replace(content, definition={**content.definition, "queries": groups}))
-    cluster.look()
-    assert cluster.places_of("a") == {slot: (1, 2)}
 
 
 def test_what_was_placed_in_a_round_that_was_broken_off_is_not_written_later(
@@ -293,6 +208,18 @@ def test_a_task_whose_supervisor_lives_has_the_time_of_a_launch(cluster: Cluster
     assert cluster.places.assignment(flow) == before
 
 
+def test_a_task_in_a_slot_that_its_supervisor_no_longer_offers_is_not_waited_for_so_long(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    flow = cluster.submit("a")
+    cluster.look()
+    cluster.beat(flow)
+    ((_, port),) = cluster.places_of("a")
+    cluster.clock.now += 31
+    cluster.supervisors(s1=[3 - port])
+    cluster.look()
+    assert cluster.places_of("a") == {("s1", 3 - port): (1,)}
+
+
 def test_a_rebalance_goes_on_when_all_have_drained(cluster: Cluster) -> None:
     cluster.supervisors(s1=[1, 2], s2=[1, 2])
     flow = cluster.submit("a", queries=2)
@@ -384,6 +311,20 @@ def test_a_killed_flow_is_removed_as_soon_as_it_has_drained(cluster: Cluster) ->
     cluster.look(0)
     assert cluster.registry.flows() == []
     assert cluster.registry.history("a")[-1].event == "REMOVE"
+
+
+def test_a_killed_flow_waits_for_a_worker_that_has_not_beaten_yet(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1], s2=[1])
+    flow = cluster.submit("a", queries=2, workers=2)
+    cluster.look()
+    cluster.registry.kill("a", wait_seconds=30)
+    cluster.clock.now += 1
+    cluster.beat(flow, "drained", tasks={1})
+    cluster.look(1)
+    assert [flow.name for flow in cluster.registry.flows()] == ["a"]
+    cluster.beat(flow, "drained", tasks={2})
+    cluster.look(0)
+    assert cluster.registry.flows() == []
 
 
 def test_one_leads_and_another_takes_over(cluster: Cluster) -> None:

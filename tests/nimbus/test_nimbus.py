@@ -166,6 +166,15 @@ def test_versions_come_and_go_back(nimbus: Nimbus) -> None:
     assert nimbus.deploy("readings")[1] == "submitted"
 
 
+def test_a_flow_that_is_being_removed_is_not_taken_for_deployed(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    nimbus.rebalance("numbers", wait_seconds=30)
+    assert nimbus.deploy("numbers")[1] == "unchanged"
+    nimbus.kill("numbers", 30)
+    with pytest.raises(NoTransitionError, match="event: UPDATE, status: KILLED"):
+        nimbus.deploy("numbers")
+
+
 def test_a_flow_from_a_file_keeps_its_text(nimbus: Nimbus, file: Path, tmp_path: Path) -> None:
     assert nimbus.submit(file=file).name == "delays"
     file.write_text(YAML.replace("count: 50", "count: 60"), "utf-8")
@@ -264,6 +273,12 @@ def test_who_waits_in_vain_hears_why(nimbus: Nimbus) -> None:
     stopped = nimbus.wait("numbers", until="stopped", seconds=0)
     assert stopped is not None
     assert stopped.name == "numbers"
+
+
+def test_what_nobody_can_wait_for_is_said_with_what_one_can(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    with pytest.raises(ValueError, match=r"'drained'.*running, stopped, batch, gone"):
+        nimbus.wait("numbers", until="drained", seconds=0)
 
 
 def test_a_batch_is_one_that_the_checkpoint_has_finished(nimbus: Nimbus) -> None:

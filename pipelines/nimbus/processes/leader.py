@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipelines import logs
@@ -231,9 +231,12 @@ class Leader:
         due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
         since = due.at - wait if due else 0.0
         beats = self._places.beats(flow)
-        # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
-        if not beats and flow.status is Status.KILLED:
-            return False
+        if flow.status is Status.KILLED:
+            # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
+            record = self._places.assignment(flow)
+            placed = {task for worker in record.workers for task in worker.tasks} if record else set()
+            if not beats or not placed <= beats.keys():
+                return False
         return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
 
     def _look(self, flows: list[DeployedFlow], watching: bool) -> _Look:
@@ -256,15 +259,14 @@ class Leader:
             if flow.status is not Status.KILLED:
                 members.setdefault(application[flow.serial], []).append(flow)
         records, beat_at = self._places.assignments(), self._places.all_beats()
-        dead = {
-            flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), alive) for flow in flows
-        }
+        kept = {(beat.supervisor, port) for beat in supervisors if beat.supervisor in alive for port in beat.ports}
+        dead = {flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), kept) for flow in flows}
         return _Look(alive, members, application, records, dead, UsedSlots(supervisors, records, now))
 
-    def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], alive: frozenset[str]) -> set[int]:
+    def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], kept: Container[Slot]) -> set[int]:
         """Return silent tasks, to be placed again (Nimbus rules 5.1.3).
 
-        One whose supervisor lives is started again by that, where it is: it has the time of a launch for it.
+        One in a slot that a living supervisor offers is started there again: it has the time of a launch for it.
         """
         launch, now = self._settings.task_launch_seconds, self._clock()
         timeout = self._settings.task_timeout_seconds
@@ -276,7 +278,7 @@ class Leader:
             task
             for worker in record.workers
             for task in worker.tasks
-            if task in (long if worker.supervisor in alive else silent)
+            if task in (long if (worker.supervisor, worker.port) in kept else silent)
         }
 
     def _readable(self, flows: list[DeployedFlow], lease: Lease) -> list[DeployedFlow]:
@@ -312,10 +314,12 @@ class Leader:
             for flow in members:
                 self._take_back(flow, lease)
             return
-        ids = _Ids(members)
+        ids = _Ids(members, look.records)
         old = _former(application, _places_of(application, members, look), ids)
         if old is None:
-            kind, old = "NEW", _former(application, self._earlier_lives(members), ids)
+            earlier = self._earlier_lives(members)
+            kind, places = "NEW", {serial: record.workers for serial, record in earlier.items()}
+            old = _former(application, places, _Ids(members, earlier))
         draining = any(flow.status is Status.REBALANCING for flow in members)
         if draining and kind != "MONITOR" and all(flow.serial in look.records for flow in members):
             # Whoever shares its application waits for the moment until it has drained.
@@ -358,11 +362,11 @@ class Leader:
             return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
         return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
 
-    def _earlier_lives(self, members: Iterable[DeployedFlow]) -> dict[int, tuple[WorkerRecord, ...]]:
+    def _earlier_lives(self, members: Iterable[DeployedFlow]) -> dict[int, AssignmentRecord]:
         """Return where flows that ask for it ran when they were deployed last, under their serials of today."""
         asking = (flow for flow in members if flow.settings.get("use_old_assignment"))
         last = ((flow.serial, self._places.last_assignment(flow.name)) for flow in asking)
-        return {serial: record.workers for serial, record in last if record is not None}
+        return {serial: record for serial, record in last if record is not None}
 
     def _keep(
         self, members: list[DeployedFlow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease
@@ -370,7 +374,7 @@ class Leader:
         slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
         for worker in made.workers:
             for planned in worker.tasks:
-                serial, task = ids.of_component(made.components[planned])
+                serial, task = ids.of_component[made.components[planned]]
                 slots[serial].setdefault(worker.slot, []).append(task)
         for flow in members:
             self._registry.problem(flow, None, under=lease)
@@ -419,31 +423,38 @@ def _resized(members: Iterable[DeployedFlow], old: Assignment | None) -> bool:
     asked = demand_of("", list(members))
     users = {name: n for n, worker in reversed([*enumerate(asked.user_workers)]) for name in worker.components}
     most = min(asked.workers or 1, len({users.get(component.id, component.id) for component in asked.components}))
-    return old is not None and len(old.workers) != most
+    # Slots whose queries are all gone may be given up, or taken by new ones.
+    return old is not None and not sum(bool(worker.tasks) for worker in old.workers) <= most <= len(old.workers)
 
 
 class _Ids:
-    """The planner's numbers for the tasks of the flows of an application, and back."""
+    """The planner's numbers for the tasks of the flows of an application, and back.
 
-    def __init__(self, members: Iterable[DeployedFlow]) -> None:
-        self._by_component: dict[str, tuple[int, int]] = {}
-        self._planned: dict[tuple[int, int], int] = {}
-        self.serials: list[int] = []
-        for flow in members:
-            self.serials.append(flow.serial)
-            for query in queries_of(flow):
-                key = (flow.serial, query.task)
-                self._by_component[component_id(flow.name, query.group)] = key
-                self._planned[key] = len(self._planned) + 1
+    Args:
+        members: The flows.
+        records: By serial where a flow ran so far: its tasks have the numbers of the version that this was made for.
+    """
 
-    def of_component(self, component: str) -> tuple[int, int]:
-        return self._by_component[component]
+    def __init__(self, members: Sequence[DeployedFlow], records: Mapping[int, AssignmentRecord]) -> None:
+        self.serials = [flow.serial for flow in members]
+        # The serial of a component's flow, and its task in the current version.
+        self.of_component = {
+            component_id(flow.name, query.group): (flow.serial, query.task)
+            for flow in members
+            for query in queries_of(flow)
+        }
+        self.names = dict(enumerate(sorted(self.of_component), start=1))
+        numbers = {name: number for number, name in self.names.items()}
+        self._planned = {
+            (flow.serial, task): numbers.get(component_id(flow.name, group), 0)
+            for flow in members
+            if flow.serial in records
+            for task, group in records[flow.serial].queries.items()
+        }
 
     def planned(self, serial: int, task: int) -> int:
+        """Return the planner's number of a task that has a place; 0: its query is gone."""
         return self._planned.get((serial, task), 0)
-
-    def component(self, serial: int, task: int) -> str | None:
-        return next((name for name, key in self._by_component.items() if key == (serial, task)), None)
 
 
 def _places_of(application: str, members: Iterable[DeployedFlow], look: _Look) -> dict[int, list[WorkerRecord]]:
@@ -473,18 +484,16 @@ def _places_of(application: str, members: Iterable[DeployedFlow], look: _Look) -
 
 
 def _former(application: str, places: Mapping[int, Iterable[WorkerRecord]], ids: _Ids) -> Assignment | None:
-    """Return the application's assignment so far; None if none of its flows has one."""
+    """Return the application's assignment so far; None if none of its flows has one.
+
+    A worker whose queries are all gone has no tasks: its slot is still the application's.
+    """
     tasks: dict[tuple[str, int], list[int]] = {}
-    components: dict[int, str] = {}
     for serial, workers_of_flow in places.items():
         for worker in workers_of_flow:
-            for task in worker.tasks:
-                name = ids.component(serial, task)
-                if name is not None:
-                    planned = ids.planned(serial, task)
-                    components[planned] = name
-                    tasks.setdefault((worker.supervisor, worker.port), []).append(planned)
+            planned = (ids.planned(serial, task) for task in worker.tasks)
+            tasks.setdefault((worker.supervisor, worker.port), []).extend(filter(None, planned))
     if not tasks:
         return None
     workers = tuple(Worker(supervisor, port, tuple(task_ids)) for (supervisor, port), task_ids in sorted(tasks.items()))
-    return Assignment(application, workers, components)
+    return Assignment(application, workers, {task: ids.names[task] for worker in workers for task in worker.tasks})

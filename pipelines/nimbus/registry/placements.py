@@ -11,13 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, Select, Table, delete, insert, select, update
+from sqlalchemy import Column, Connection, Row, Select, Table, and_, delete, insert, select, update
 
 from pipelines.nimbus.errors import LeaseLostError, NotAliveError
 from pipelines.nimbus.registry.leases import Lease, Leases
-from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat, WorkerRecord
+from pipelines.nimbus.registry.records import (
+    AssignmentRecord,
+    DeployedFlow,
+    SupervisorBeat,
+    TaskBeat,
+    WorkerRecord,
+    query_of_task,
+)
 from pipelines.nimbus.registry.store import Store, upsert
-from pipelines.nimbus.registry.tables import assignments, beats, flows, supervisors, workers
+from pipelines.nimbus.registry.tables import assignments, beats, flows, supervisors, versions, workers
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,12 @@ class Beat:
     figures: Mapping[str, Any]
 
 
+# An assignment, with the queries of the version that it was made for.
+_HEADS = select(assignments, versions.c.definition["queries"].label("queries")).outerjoin_from(
+    assignments, versions, and_(versions.c.flow == assignments.c.flow, versions.c.number == assignments.c.version)
+)
+
+
 class Places:
     """Assignments and beats.
 
@@ -67,8 +80,8 @@ class Places:
     def assign_all(self, placed: Sequence[Placing], *, under: Lease | None = None) -> dict[int, AssignmentRecord]:
         """Replace the assignments of several flows in one transaction.
 
-        A task that stays in its slot keeps its start time and its beat; one that moves gets a new start time and has no
-        beat; with kind NEW all begin now (Nimbus rules 5.1.7).
+        A task that stays in its slot keeps its start time and its beat; one that moves, or is another query than the task of
+        its number was, gets a new start time and has no beat; with kind NEW all begin now (Nimbus rules 5.1.7).
 
         Args:
             placed: The flows as the planner saw them, with their places.
@@ -114,16 +127,14 @@ class Places:
 
     def assignments(self) -> dict[int, AssignmentRecord]:
         """Return the assignments of all deployed flows, by serial."""
-        heads, slots = _deployed(assignments), _deployed(workers)
+        heads, slots = _HEADS.join(flows, flows.c.serial == assignments.c.flow), _deployed(workers)
         records: dict[int, list[WorkerRecord]] = {}
         with self._store.read() as connection:
             for row in connection.execute(slots.order_by(workers.c.supervisor, workers.c.port)):
                 records.setdefault(row.flow, []).append(_worker(row))
             return {
-                row.flow: AssignmentRecord(
-                    row.revision, row.kind, row.version, row.made_at, tuple(records.get(row.flow, ()))
-                )
-                for row in connection.execute(heads)
+                row.flow: _record(row, records.get(row.flow, ()))
+                for row in connection.execute(heads.where(flows.c.removed_at.is_(None)))
             }
 
     def revisions(self) -> dict[int, int]:
@@ -247,10 +258,13 @@ class Places:
         kind: str,
     ) -> None:
         now = self._clock()
-        before = {
-            (w.supervisor, w.port, task): at for w in (old.workers if old else ()) for task, at in w.started_at.items()
+        queries = query_of_task(flow.version.content.definition.get("queries"))
+        kept = {
+            (worker.supervisor, worker.port, task): at
+            for worker in (old.workers if old and kind != "NEW" else ())
+            for task, at in worker.started_at.items()
+            if old and old.queries.get(task) == queries.get(task)
         }
-        kept = {} if kind == "NEW" else before
         rows, stays = [], set()
         for (supervisor, port), tasks in placed.items():
             started = {task: kept.get((supervisor, port, task), now) for task in tasks}
@@ -269,12 +283,11 @@ class Places:
 
     @staticmethod
     def _read(connection: Connection, serial: int) -> AssignmentRecord | None:
-        head = connection.execute(select(assignments).where(assignments.c.flow == serial)).one_or_none()
+        head = connection.execute(_HEADS.where(assignments.c.flow == serial)).one_or_none()
         if head is None:
             return None
         query = select(workers).where(workers.c.flow == serial).order_by(workers.c.supervisor, workers.c.port)
-        records = tuple(_worker(row) for row in connection.execute(query))
-        return AssignmentRecord(head.revision, head.kind, head.version, head.made_at, records)
+        return _record(head, [_worker(row) for row in connection.execute(query)])
 
 
 def dead_of(
@@ -321,6 +334,12 @@ def _deployed(table: Table, *columns: Column[Any]) -> Select[Any]:
 
 def _task_beat(row: Row[Any]) -> TaskBeat:
     return TaskBeat(row.task, row.supervisor, row.port, row.token, row.beat_at, row.figures)
+
+
+def _record(row: Row[Any], workers: Sequence[WorkerRecord]) -> AssignmentRecord:
+    return AssignmentRecord(
+        row.revision, row.kind, row.version, row.made_at, tuple(workers), query_of_task(row.queries)
+    )
 
 
 def _worker(row: Row[Any]) -> WorkerRecord:

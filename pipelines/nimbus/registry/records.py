@@ -159,6 +159,7 @@ class AssignmentRecord:
         version: The flow's version that it was made for.
         made_at: Seconds since 1970.
         workers: By supervisor and port.
+        queries: The query of each task, in that version: another one may give other numbers.
     """
 
     revision: int
@@ -166,6 +167,7 @@ class AssignmentRecord:
     version: int
     made_at: float
     workers: tuple[WorkerRecord, ...]
+    queries: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,14 @@ def standing_columns(standing: Standing) -> dict[str, Any]:
         "due_at": standing.due.at if standing.due else None,
         "request": standing.request.to_json() if standing.request else None,
     }
+
+
+def query_of_task(queries: Any) -> dict[int, str]:
+    """Return the query of each task, from `queries` of a version's definition; none where they cannot be read."""
+    try:
+        return {task: query["group"] for task, query in enumerate(queries or (), start=1)}
+    except (KeyError, TypeError):
+        return {}
 
 
 def version_of(row: Row[Any]) -> Version:
