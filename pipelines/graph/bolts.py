@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -389,6 +389,29 @@ def batch_groups(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
     """
     groups = (_batch_group(f"bg{n}", [graph[node] for node in members]) for n, members in enumerate(components(graph)))
     return tuple(batch_group for batch_group in groups if batch_group.streams)
+
+
+def running_order(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
+    """Return the batch groups, each behind those that write the channels that it reads, else in the order of definition."""
+    groups = batch_groups(graph)
+    places = behind_writers(graph, [batch_group.nodes for batch_group in groups])
+    return tuple(groups[place] for place in dict.fromkeys([*places, *range(len(groups))]))
+
+
+def behind_writers(graph: nodes.Graph, parts: Sequence[Sequence[int]]) -> list[int]:
+    """Return the places of parts of a graph, those that read channels behind those that write them; else the order stays.
+
+    Parts that wait for themselves, or in a circle, are left out.
+    """
+    members = [[graph[node_id] for node_id in part] for part in parts]
+    writer = {n.state.name: at for at, part in enumerate(members) for n in part if isinstance(n, nodes.ChannelNode)}
+    spouts = [[node for node in part if isinstance(node, nodes.ChannelSpoutNode)] for part in members]
+    awaited = [{writer[name] for spout in part for name in spout.reads if name in writer} for part in spouts]
+    places, waiting = list[int](), list(range(len(parts)))
+    while (first := next((place for place in waiting if awaited[place] <= {*places}), None)) is not None:
+        places.append(first)
+        waiting.remove(first)
+    return places
 
 
 def _batch_group(name: str, members: list[nodes.Node]) -> SpoutGroup:
