@@ -60,7 +60,7 @@ class Compiler:
         self._frames: dict[int, DataFrame] = {}
         self._sources = self._read_from()
         self._tasks = node_tasks(graph)
-        self._needs = hidden_needs(graph, set(self._sources), self._tasks)
+        self._needs = hidden_needs(graph, self._sources, self._tasks)
 
     def frames(self) -> dict[int, DataFrame]:
         """Return the frames of the wanted nodes. A persist's frame is what it commits (`persists.py`)."""

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 
 from pipelines.aggregators import CombinerAggregator, Count, ReducerAggregator, Sum
 from pipelines.planner.aggregates import BestPass
+from pipelines.planner.compile import Compiler
 from pipelines.planner.values import Where
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_topology
-from pipelines.trident import DeltaState, RowFunction, Stream, TridentTopology
+from pipelines.trident import DeltaState, MultiReducer, RowFunction, Stream, TridentTopology
 from tests.planner.plans import Run, frame_of, rows_of, source
 
 SCHEMA = "k string, n bigint"
@@ -30,6 +31,23 @@ def per_task(stream: Stream) -> Stream:
     """What a task holds, shown by all kinds of aggregators."""
     chain = stream.chained_agg().partition_aggregate("n", LISTED, "all").partition_aggregate("n", TOTAL, "t")
     return chain.partition_aggregate(Count(), "c").chain_end().parallelism_hint(3)
+
+
+def new_values(stream: Stream) -> Stream:
+    return stream.partition_persist(DeltaState("kept")).new_values_stream()
+
+
+def merged(stream: Stream, build: Build) -> Stream:
+    return stream._topology.merge(stream, build(stream))
+
+
+def reduced(stream: Stream, build: Build) -> Stream:
+    """How many tuples of each of two streams a task holds."""
+    count = MultiReducer(
+        lambda: [0, 0], lambda held, at, n: held.__setitem__(at, held[at] + 1), tuple, returns=["bigint", "bigint"]
+    )
+    both = stream._topology.multi_reduce([stream, build(stream)], ["n", "n"], count, ["first", "second"])
+    return both.parallelism_hint(3)
 
 
 CASES: dict[str, Build] = {
@@ -64,6 +82,9 @@ CASES: dict[str, Build] = {
         s._topology.merge(s._topology.merge(s.project(["k", "n"]), s).filter("n > 1"), s).global_()
     ),
     "merged of many": lambda s: per_task(s._topology.merge(s, *(s.filter("n < 3") for _ in range(40))).global_()),
+    "new values": lambda s: per_task(new_values(s.shuffle())),
+    "new values reduced beside their tuples": lambda s: reduced(s.shuffle(), new_values),
+    "new values merged with their tuples": lambda s: per_task(merged(s.shuffle(), new_values)),
     "one of two": lambda s: per_task(per_task(s.shuffle()).each("c", lambda c: c, "n").shuffle()),
 }
 
@@ -84,6 +105,15 @@ def stream() -> Stream:
 @pytest.mark.parametrize("name", CASES)
 def test_tasks_hold_what_the_plain_engine_says(spark: SparkSession, name: str) -> None:
     assert rows_of(CASES[name](stream()), {"s": source(spark, SCHEMA, ROWS)}) == reference(CASES[name])
+
+
+def test_new_values_of_tuples_ask_for_the_tasks_of_the_tuples() -> None:
+    """Those of keys are dealt by their keys."""
+    kept, counted = stream().shuffle(), stream().shuffle()
+    counts = counted.group_by("k").persistent_aggregate(DeltaState("counts"), Count(), "c").new_values_stream()
+    for shuffled, new, needs in ((kept, new_values(kept), {"_task"}), (counted, counts, set())):
+        tasks = new.partition_aggregate(Count(), "per_task").parallelism_hint(3)
+        assert Compiler(tasks._topology.graph, (tasks.node,), Run(), {})._needs[shuffled.node] == needs
 
 
 @pytest.mark.slow
