@@ -289,6 +289,11 @@ class Layout:
         names = {operation.id: bolt.name for bolt in self.bolts for operation in bolt.operations}
         return names | {spout.operation.id: spout.name for spout in self.spouts}
 
+    def tasks_of(self) -> dict[int, int]:
+        """Return the number of tasks of each operation; repartitions have none."""
+        number = {operation.id: bolt.tasks for bolt in self.bolts for operation in bolt.operations}
+        return number | {spout.operation.id: spout.tasks for spout in self.spouts}
+
 
 def is_spout(node: nodes.Node) -> bool:
     """Check whether tuples enter at this node."""
@@ -431,10 +436,24 @@ def node_tasks(graph: nodes.Graph) -> dict[int, int]:
     PartitionNode, it deals to the most of them; where none does, to one task.
     """
     plan = layout(graph)
-    number = {operation.id: bolt.tasks for bolt in plan.bolts for operation in bolt.operations}
-    number |= {spout.operation.id: spout.tasks for spout in plan.spouts}
+    number = plan.tasks_of()
     below: dict[int, list[int]] = {}
     for child in plan.operations.values():
         for parent in child.parents:
             below.setdefault(parent, []).append(number.get(child.id, 1))
     return {node.id: number.get(plan.output[node.id]) or max(below.get(plan.output[node.id], [1])) for node in graph}
+
+
+def copies_taken(graph: nodes.Graph) -> dict[tuple[int, int], int]:
+    """Return how many copies each node takes of a tuple of a broadcast in front of it, by node and broadcast.
+
+    As many as the node's first operation has tasks: of a repartition an identity operation, of an aggregate its first part.
+    """
+    plan = layout(graph)
+    number = plan.tasks_of()
+    found: dict[tuple[int, int], int] = {}
+    for node in graph:
+        if isinstance(node, nodes.PartitionNode) and node.kind == nodes.BROADCAST:
+            takers = (taker for taker in plan.operations.values() if plan.output[node.id] in taker.parents)
+            found |= {(taker.node, node.id): number[taker.id] for taker in takers}
+    return found
