@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.aggregators import CombinerAggregator, Count, ReducerAggregator, Sum
-from pipelines.planner.aggregates import BestPass
+from pipelines.planner.aggregates import BestPass, ReducePass
 from pipelines.planner.compile import Compiler
 from pipelines.planner.values import Where
 from pipelines.sources import FixedBatches
@@ -23,6 +23,7 @@ WORDS = "the man on the moon is a man who is there"
 ROWS = [*((k, n) for n, k in enumerate(WORDS.split(" "))), (None, 99), ("a", None)]
 LISTED = ReducerAggregator(lambda: "", lambda text, n: f"{text},{n}", returns="string")
 TOTAL = CombinerAggregator(lambda n: n or 0, lambda a, b: a + b, lambda: 0)
+COUNTED = MultiReducer(lambda: 0, lambda c, side, n: c + 1, lambda c: c, returns="bigint")
 
 Build = Callable[[Stream], Stream]
 
@@ -134,6 +135,26 @@ def test_slices_and_tasks(spark: SparkSession) -> None:
         assert len(rows_of(s, {"s": frames["s"].where("k = 'man'")})) == 3 * len({slice_ for _, slice_ in few})
     extremes = stream().max_by("n")
     assert rows_of(extremes, frames, Run(slices)) == [("there", 10, "y"), (None, 99, "x")]
+
+
+@pytest.mark.slow
+def test_slices_and_tasks_of_a_reducer(spark: SparkSession) -> None:
+    """A stream gives a row for each task of a slice that has tuples, as a backfill does."""
+    frames = {"s": source(spark, SCHEMA, ROWS, slices=["x" if n == 3 else "y" for n in range(len(ROWS))])}
+    s = stream().partition_by("k")
+    counted = s._topology.multi_reduce([s], ["n"], COUNTED, "c").parallelism_hint(3)
+    found = rows_of(counted, frames, Run(("x", "y")))
+    assert rows_of(counted, frames, Run()) == found
+    assert [c for c, slice_ in found if slice_ == "x"] == [0, 0, 1]
+
+
+def test_a_reducer_of_a_slice_begins_in_all_tasks() -> None:
+    schema = pa.schema([("_slice", pa.string()), ("_task", pa.int32()), ("c", pa.int64())])
+    run = ReducePass(Where("reduce", "here"), schema, 2, 0, COUNTED, (1,), 1, all_tasks=(1, 3))
+    rows = [{"_k0": "x", "_k1": task, "_side": 0, "_s0": {"_0": 7}} for task in (2, 2, 0)]
+    made = [tuple(row.values()) for batch in run(iter([pa.RecordBatch.from_pylist(rows)])) for row in batch.to_pylist()]
+    assert sorted(made) == [("x", 0, 1), ("x", 1, 0), ("x", 2, 2)]
+    assert not list(run(iter([])))
 
 
 def test_the_order_of_arrival_survives_a_repartition(spark: SparkSession) -> None:
