@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -289,6 +289,11 @@ class Layout:
         names = {operation.id: bolt.name for bolt in self.bolts for operation in bolt.operations}
         return names | {spout.operation.id: spout.name for spout in self.spouts}
 
+    def tasks_of(self) -> dict[int, int]:
+        """Return the number of tasks of each operation; repartitions have none."""
+        number = {operation.id: bolt.tasks for bolt in self.bolts for operation in bolt.operations}
+        return number | {spout.operation.id: spout.tasks for spout in self.spouts}
+
 
 def is_spout(node: nodes.Node) -> bool:
     """Check whether tuples enter at this node."""
@@ -391,6 +396,29 @@ def batch_groups(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
     return tuple(batch_group for batch_group in groups if batch_group.streams)
 
 
+def running_order(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
+    """Return the batch groups, each behind those that write the channels that it reads, else in the order of definition."""
+    groups = batch_groups(graph)
+    places = behind_writers(graph, [batch_group.nodes for batch_group in groups])
+    return tuple(groups[place] for place in dict.fromkeys([*places, *range(len(groups))]))
+
+
+def behind_writers(graph: nodes.Graph, parts: Sequence[Sequence[int]]) -> list[int]:
+    """Return the places of parts of a graph, those that read channels behind those that write them; else the order stays.
+
+    Parts that wait for themselves, or in a circle, are left out.
+    """
+    members = [[graph[node_id] for node_id in part] for part in parts]
+    writer = {n.state.name: at for at, part in enumerate(members) for n in part if isinstance(n, nodes.ChannelNode)}
+    spouts = [[node for node in part if isinstance(node, nodes.ChannelSpoutNode)] for part in members]
+    awaited = [{writer[name] for spout in part for name in spout.reads if name in writer} for part in spouts]
+    places, waiting = list[int](), list(range(len(parts)))
+    while (first := next((place for place in waiting if awaited[place] <= {*places}), None)) is not None:
+        places.append(first)
+        waiting.remove(first)
+    return places
+
+
 def _batch_group(name: str, members: list[nodes.Node]) -> SpoutGroup:
     entrances = [node for node in members if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)]
     return SpoutGroup(
@@ -408,10 +436,24 @@ def node_tasks(graph: nodes.Graph) -> dict[int, int]:
     PartitionNode, it deals to the most of them; where none does, to one task.
     """
     plan = layout(graph)
-    number = {operation.id: bolt.tasks for bolt in plan.bolts for operation in bolt.operations}
-    number |= {spout.operation.id: spout.tasks for spout in plan.spouts}
+    number = plan.tasks_of()
     below: dict[int, list[int]] = {}
     for child in plan.operations.values():
         for parent in child.parents:
             below.setdefault(parent, []).append(number.get(child.id, 1))
     return {node.id: number.get(plan.output[node.id]) or max(below.get(plan.output[node.id], [1])) for node in graph}
+
+
+def copies_taken(graph: nodes.Graph) -> dict[tuple[int, int], int]:
+    """Return how many copies each node takes of a tuple of a broadcast in front of it, by node and broadcast.
+
+    As many as the node's first operation has tasks: of a repartition an identity operation, of an aggregate its first part.
+    """
+    plan = layout(graph)
+    number = plan.tasks_of()
+    found: dict[tuple[int, int], int] = {}
+    for node in graph:
+        if isinstance(node, nodes.PartitionNode) and node.kind == nodes.BROADCAST:
+            takers = (taker for taker in plan.operations.values() if plan.output[node.id] in taker.parents)
+            found |= {(taker.node, node.id): number[taker.id] for taker in takers}
+    return found

@@ -357,7 +357,8 @@ def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
 
     written: dict[str, str] = {}
     queries: list[dict[str, Any]] = []
-    for spouts in spout_groups(topology):
+    # By the order of definition, in which tasks have had their numbers in every release.
+    for spouts in sorted(spout_groups(topology), key=lambda group: group[0].id):
         group = group_name(spouts)
         reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
         sinks = [node for node in topology.persists if node.id in reach]

@@ -48,13 +48,19 @@ def aggregated_in_python(step: Step, keys: list[str]) -> DataFrame:
     all_tasks = None
     if not node.group:
         frame = seeded(step, frame, keys)
-        if step.wanted(keys) is None and TASK in keys:
-            all_tasks = (keys.index(TASK), step.tasks)
+        all_tasks = _to_fill(step, keys)
     schema = with_keys(step.frame, group, output_fields(step.frame, node.aggregations))
     chain = chain_of(step, group, node.aggregations, seeded=SEED in frame.columns, all_tasks=all_tasks)
-    # The task is the last key: to fill in what is missing of a slice all its tasks must be together.
-    spread = len(group) - 1 if all_tasks else len(group)
-    return by_key(frame, spread).mapInArrow(in_workers(WholePass(chain, arrow(schema), partial=early)), schema)
+    run = WholePass(chain, arrow(schema), partial=early)
+    return by_key(frame, len(group) - bool(all_tasks)).mapInArrow(in_workers(run), schema)
+
+
+def _to_fill(step: Step, keys: list[str]) -> tuple[int, int] | None:
+    """Return which key is the task, and how many there are, where slices are not known and all tasks of those found must show.
+
+    It is the last key, and does not spread the rows: all tasks of a slice must be together.
+    """
+    return (keys.index(TASK), step.tasks) if TASK in keys and step.wanted(keys) is None else None
 
 
 def combine_early(aggregations: Sequence[Aggregation]) -> bool:
@@ -260,13 +266,15 @@ def multi_reduced(step: Step) -> DataFrame:
     )
     if not grouped:
         frame = seeded(step, frame, keys)
+    all_tasks = _to_fill(step, keys)
     group = [f"_g{at}" for at in range(len(node.groups[0]))]
     made = [StructField(name, type_of(text)) for name, text in zip(node.outputs, node.types, strict=True)]
     typed = frame.select(*(F.col(f"_k{at}").alias(name) for at, name in enumerate([*keys, *group])))
     schema = with_keys(typed, [*keys, *group], made)
     width = tuple(len(inputs) for inputs in node.inputs)
-    run = ReducePass(Where.of(node), arrow(schema), len(keys), len(group), node.reducer, width, len(node.outputs))
-    rows = by_key(frame, len(keys) + len(group)).mapInArrow(in_workers(run), schema)
+    sizes = len(keys), len(group)
+    run = ReducePass(Where.of(node), arrow(schema), *sizes, node.reducer, width, len(node.outputs), all_tasks)
+    rows = by_key(frame, sum(sizes) - bool(all_tasks)).mapInArrow(in_workers(run), schema)
     leading = node.fields[: len(node.fields) - len(node.outputs)]
     own = [column(name).alias(field) for name, field in zip(group, leading, strict=False)]
     task = step.with_task(rows, group) if grouped else rows
@@ -293,7 +301,7 @@ def _kind(frame: DataFrame, names: tuple[str, ...]) -> DataType:
 
 @dataclass(frozen=True)
 class ReducePass:
-    """Runs the reducer. A row is the keys, the group, `_side`, one struct a side, and perhaps `_seed`."""
+    """Runs the reducer. A row is the keys, the group, `_side`, one struct a side, perhaps `_seed`; `all_tasks`: see `Chain`."""
 
     where: Where
     schema: pa.Schema
@@ -302,6 +310,7 @@ class ReducePass:
     reducer: Any
     inputs: tuple[int, ...]
     outputs: int
+    all_tasks: tuple[int, int] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         general, groups = General(str(self.reducer), self.outputs), Groups()
@@ -328,6 +337,8 @@ class ReducePass:
                 for made in general.early(value):
                     out.add((*key, *made))
             yield from out.full()
+        for key in groups.in_all_tasks(self.all_tasks):
+            groups.value(key, key, self._start)
         for key, value in groups.found.values():
             for made in self._last(general, key, value):
                 out.add((*key, *made))

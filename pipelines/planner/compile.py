@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
-from pipelines.graph.bolts import dealt_by, is_spout, node_tasks
+from pipelines.graph.bolts import copies_taken, dealt_by, is_spout, node_tasks
 from pipelines.planner.aggregates import aggregated, extreme, multi_reduced
 from pipelines.planner.functions import appended, condition, consumed, replaced
 from pipelines.planner.joins import joined
@@ -59,8 +59,8 @@ class Compiler:
         self._wanted = tuple(dict.fromkeys(self._places.values()))
         self._frames: dict[int, DataFrame] = {}
         self._sources = self._read_from()
-        self._tasks = node_tasks(graph)
-        self._needs = hidden_needs(graph, set(self._sources), self._tasks)
+        self._tasks, self._copies = node_tasks(graph), copies_taken(graph)
+        self._needs = hidden_needs(graph, self._sources, self._tasks)
 
     def frames(self) -> dict[int, DataFrame]:
         """Return the frames of the wanted nodes. A persist's frame is what it commits (`persists.py`)."""
@@ -118,13 +118,17 @@ class Compiler:
         """A parent's frame, its tuples in the tasks that the node has.
 
         A repartition in front of bolts of different parallelism deals to the most of them; of a broadcast's copies each
-        task takes its own.
+        task takes its own. What is dealt anew stays where it is.
         """
-        above, frame, tasks = self._graph[parent], self._frames[parent], self._tasks[node.id]
-        if isinstance(node, nodes.PartitionNode) or TASK not in frame.columns or self._tasks[parent] == tasks:
+        above, frame = self._graph[parent], self._frames[parent]
+        tasks, before = self._tasks[node.id], self._tasks[parent]
+        if TASK not in frame.columns:
             return frame
         if isinstance(above, nodes.PartitionNode) and above.kind == nodes.BROADCAST:
-            frame = frame.where(F.col(TASK) < tasks)
+            copies = self._copies.get((node.id, parent), tasks)
+            frame = frame.where(F.col(TASK) < copies) if copies < before else frame
+        if isinstance(node, nodes.PartitionNode) or before == tasks:
+            return frame
         return frame.withColumn(TASK, F.pmod(TASK, F.lit(tasks))) if tasks > 1 else frame.drop(TASK)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
-from pipelines.graph.traits import Passes
+from pipelines.graph.traits import PASSES_ON, Asks, Passes
 from pipelines.planner.functions import task_of
 from pipelines.planner.step import ORDER, REPLAYED, TASK, Step, column, columns, hidden, task_by
 from pipelines.state.schema import SLICE_COLUMN
@@ -23,19 +23,30 @@ if TYPE_CHECKING:
 NOTHING: frozenset[str] = frozenset()
 
 
-def hidden_needs(graph: nodes.Graph, members: set[int], tasks: Mapping[int, int]) -> dict[int, frozenset[str]]:
-    """For each of the nodes the hidden columns, beside the slice, that its consumers ask of its frame."""
-    needs: dict[int, frozenset[str]] = dict.fromkeys(members, NOTHING)
-    for node in sorted((graph[node_id] for node_id in members), key=lambda member: member.id, reverse=True):
-        for parent in node.parents:
-            if parent in needs:
-                needs[parent] |= _asked(node, needs[node.id], tasks[node.id], tasks[parent])
+def hidden_needs(
+    graph: nodes.Graph, sources: Mapping[int, tuple[int, ...]], tasks: Mapping[int, int]
+) -> dict[int, frozenset[str]]:
+    """For each of the nodes the hidden columns, beside the slice, that its consumers ask of its frame.
+
+    Args:
+        sources: by node the nodes whose frames it reads.
+    """
+    needs: dict[int, frozenset[str]] = dict.fromkeys(sources, NOTHING)
+    for node in sorted((graph[node_id] for node_id in sources), key=lambda member: member.id, reverse=True):
+        asks = PASSES_ON if _gives_tuples(node, graph) else node.asks
+        for source in sources[node.id]:
+            needs[source] |= _asked(asks, needs[node.id], tasks[node.id], tasks[source])
     return needs
 
 
-def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) -> frozenset[str]:
-    """Return what a node asks of its parents' frames."""
-    asks = node.asks
+def _gives_tuples(node: nodes.Node, graph: nodes.Graph) -> bool:
+    """Check whether a node gives new values of a state of tuples: these are the tuples as they came."""
+    persist = graph[node.parents[0]] if isinstance(node, nodes.NewValuesNode) else None
+    return isinstance(persist, nodes.PersistNode) and not persist.aggregations and persist.updater is None
+
+
+def _asked(asks: Asks, needed: frozenset[str], tasks: int, before: int) -> frozenset[str]:
+    """Return what a node that asks so asks of the frames that it reads."""
     passed = {
         Passes.ALL: needed,
         Passes.BUT_TASK: needed - {TASK},

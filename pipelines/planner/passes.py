@@ -75,6 +75,12 @@ class Groups:
             held = self.found[look] = (key, start(key))
         return held[1]
 
+    def in_all_tasks(self, all_tasks: tuple[int, int] | None) -> Iterator[Row]:
+        """Yield the keys of all tasks of the slices that are there; `all_tasks` as of a `Chain`."""
+        at, count = all_tasks or (0, 0)
+        for key, _ in list(self.found.values()):
+            yield from ((*key[:at], task, *key[at + 1 :]) for task in range(count))
+
 
 @dataclass(frozen=True)
 class PartialPass:
@@ -120,21 +126,13 @@ class WholePass:
         for batch in batches:
             self.take(folds, inputs, groups, batch, out if early else None)
             yield from out.full()
-        self._fill(folds, groups)
+        for key in groups.in_all_tasks(chain.all_tasks):
+            _started(chain, folds, groups, key, key)
         for key, values in groups.found.values():
             for row in self._rows(folds, key, values):
                 out.add(row)
             yield from out.full()
         yield from out.rest()
-
-    def _fill(self, folds: list[Fold], groups: Groups) -> None:
-        """Start what has no tuples in tasks of slices that have some."""
-        if self.chain.all_tasks is not None:
-            at, count = self.chain.all_tasks
-            for key, _ in list(groups.found.values()):
-                for task in range(count):
-                    group_key = (*key[:at], task, *key[at + 1 :])
-                    _started(self.chain, folds, groups, group_key, group_key)
 
     def take(
         self,

@@ -17,7 +17,7 @@ from pipelines.aggregators.calls import emitted
 from pipelines.errors import DuplicateKeyError, UnknownQueryError, UnknownStateError
 from pipelines.graph import events, nodes
 from pipelines.graph.arrow_types import arrow_type
-from pipelines.graph.bolts import batch_groups, dealt_by, node_tasks
+from pipelines.graph.bolts import dealt_by, node_tasks, running_order
 from pipelines.planner.plain import PlainContext, Row, Table, entering, freeze, in_order, plain, read, step
 from pipelines.planner.plain.context import fitted
 from pipelines.planner.plain.partitions import by_hash
@@ -245,7 +245,7 @@ class ReferenceEngine:
             batches: by the name of a stream its batches, each a list of tuples (in the order of the source's fields) or
                 of dicts.
         """
-        for group in batch_groups(self._topology.graph):
+        for group in running_order(self._topology.graph):
             of_group = {name: batches.get(name, ()) for name in group.streams}
             windowed = [self._windows.batches(channel) for channel in self._channels(group.nodes)]
             for txid in range(max([*(len(own) for own in of_group.values()), *windowed], default=0)):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FunctionError, MixedSpoutsError
 from pipelines.graph import nodes
+from pipelines.graph.bolts import behind_writers
+from pipelines.graph.expansion import components
 from pipelines.graph.fields import FieldNames, added, as_names, require
 from pipelines.graph.types import check_meeting, known_types
 from pipelines.trident.functions import output_schema
@@ -178,7 +180,21 @@ def _streams(topology: TridentTopology, operation: str, streams: Sequence[Any], 
     if queries and len(spouts) > 1:
         others = [spout.stream for spout in spouts.values() if spout is not queries[0]]
         raise MixedSpoutsError(operation, queries[0].stream, others)
+    _check_channels(topology.graph, operation, set(spouts))
     return list(streams)
+
+
+def _check_channels(graph: nodes.Graph, operation: str, spouts: set[int]) -> None:
+    """Check that the batches in which some spouts' tuples meet wait for no channel that they write, or lead to."""
+    parts = components(graph)
+    together = [part for part in parts if spouts.intersection(part)]
+    joined = [[node_id for part in together for node_id in part], *(part for part in parts if part not in together)]
+    if len(behind_writers(graph, joined)) < len(joined):
+        raise FunctionError(
+            operation,
+            "the streams wait for each other: a window's results come in batches behind those of the window's own tuples",
+            hint="persist one of them into a state and read it with state_query",
+        )
 
 
 def _joined_node(

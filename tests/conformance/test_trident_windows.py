@@ -170,6 +170,16 @@ def test_what_stands_behind_a_window_goes_on(spark: SparkSession, engine: Any) -
     assert found["total"] == [{"sum": 6}]
 
 
+@pytest.mark.slow
+def test_a_stream_meets_windows_of_one_that_is_defined_behind_it(spark: SparkSession) -> None:
+    """The query that makes the channel begins first (`tests/testing/test_run_topology.py` has the reference engine)."""
+    topology = TridentTopology("order")
+    first, other = (topology.new_stream(name, FixedBatches("n bigint", [])) for name in ("a", "b"))
+    topology.merge(first, other.tumbling_window(2, "n", Sum(), "n")).partition_persist(DeltaState("out"))
+    found = run_topology(topology, {"a": [[(1,)], [(2,)]], "b": [[(10,), (20,)], [(30,), (40,)]]}, "stream", spark)
+    assert sorted(row["n"] for row in found["out"]) == [1, 2, 30, 70]
+
+
 AT = [[(1000, 1), (2000, 2)], [(12000, 3), (13000, 4)], [(25000, 5), (26000, 6)], [(41000, 7), (42000, 8)]]
 TEN, TWENTY = timedelta(seconds=10), timedelta(seconds=20)
 LATEST_AND_SUM = [Max("at", "at"), Sum("n", "a")]

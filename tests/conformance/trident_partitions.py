@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.trident import Count, DeltaState, FirstN, ReducerAggregator, RowFunction, Split, Stream, Sum
-from tests.conformance.case import Case, keep, rows
+from tests.conformance.case import Case, keep, rows, topology_of
 
 WORDS = "word string, n bigint"
 FED: list[list[tuple[Any, ...]]] = [[("a", 1), ("b", 2), ("a", 3), ("c", 4)], [], [("b", 5)]]
@@ -28,6 +28,17 @@ def different_tasks(dealt: Stream) -> None:
     keep(dealt.partition_aggregate("n", Sum(), "sum").parallelism_hint(2), "two")
     keep(dealt, "rows")
     keep(dealt.max_by("n"), "one")
+
+
+def dealt_again(dealt: Stream) -> None:
+    """Repartitions behind a broadcast to four tasks, as such and in front of aggregates and a join."""
+    keep(dealt.partition_aggregate("n", Sum(), "sum").parallelism_hint(4), "four")
+    keep(dealt.shuffle(), "shuffled")
+    keep(dealt.identity_partition().partition_aggregate("n", Sum(), "sum").parallelism_hint(2), "aligned")
+    keep(dealt.broadcast().project("n").parallelism_hint(2), "again")
+    keep(dealt.group_by("word").aggregate("n", Sum(), "sum").parallelism_hint(3), "grouped")
+    keep(dealt.aggregate("n", Sum(), "sum").parallelism_hint(4), "whole")
+    keep(topology_of(dealt).join(dealt, "word", dealt, "word", ["word", "n", "m"]).parallelism_hint(2), "joined")
 
 
 def by_size(a: dict[str, Any], b: dict[str, Any]) -> int:
@@ -210,6 +221,21 @@ REPARTITIONS = {
             "two": rows("sum", (3,), (3,)),
             "rows": rows("word n", ("a", 1), ("b", 2)),
             "one": rows("word n", ("b", 2)),
+        },
+    ),
+    "one broadcast, dealt again": Case(
+        "1.5: an identity operation, of one task, stands in front of a second repartition, and takes a copy per task",
+        WORDS,
+        lambda s: dealt_again(s.broadcast()),
+        [[("a", 1), ("b", 2)]],
+        {
+            "four": rows("sum", (3,), (3,), (3,), (3,)),
+            "shuffled": rows("word n", ("a", 1), ("b", 2)),
+            "aligned": rows("sum", (3,), (3,)),
+            "again": rows("n", (1,), (1,), (2,), (2,)),
+            "grouped": rows("word sum", ("a", 1), ("b", 2)),
+            "whole": rows("sum", (3,)),
+            "joined": rows("word n m", ("a", 1, 1), ("b", 2, 2)),
         },
     ),
     "a hint does not change an aggregate of the batch": Case(

@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.aggregators import CombinerAggregator, Count, ReducerAggregator, Sum
-from pipelines.planner.aggregates import BestPass
+from pipelines.planner.aggregates import BestPass, ReducePass
+from pipelines.planner.compile import Compiler
 from pipelines.planner.values import Where
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_topology
-from pipelines.trident import DeltaState, RowFunction, Stream, TridentTopology
+from pipelines.trident import DeltaState, MultiReducer, RowFunction, Stream, TridentTopology
 from tests.planner.plans import Run, frame_of, rows_of, source
 
 SCHEMA = "k string, n bigint"
@@ -22,6 +23,7 @@ WORDS = "the man on the moon is a man who is there"
 ROWS = [*((k, n) for n, k in enumerate(WORDS.split(" "))), (None, 99), ("a", None)]
 LISTED = ReducerAggregator(lambda: "", lambda text, n: f"{text},{n}", returns="string")
 TOTAL = CombinerAggregator(lambda n: n or 0, lambda a, b: a + b, lambda: 0)
+COUNTED = MultiReducer(lambda: 0, lambda c, side, n: c + 1, lambda c: c, returns="bigint")
 
 Build = Callable[[Stream], Stream]
 
@@ -30,6 +32,23 @@ def per_task(stream: Stream) -> Stream:
     """What a task holds, shown by all kinds of aggregators."""
     chain = stream.chained_agg().partition_aggregate("n", LISTED, "all").partition_aggregate("n", TOTAL, "t")
     return chain.partition_aggregate(Count(), "c").chain_end().parallelism_hint(3)
+
+
+def new_values(stream: Stream) -> Stream:
+    return stream.partition_persist(DeltaState("kept")).new_values_stream()
+
+
+def merged(stream: Stream, build: Build) -> Stream:
+    return stream._topology.merge(stream, build(stream))
+
+
+def reduced(stream: Stream, build: Build) -> Stream:
+    """How many tuples of each of two streams a task holds."""
+    count = MultiReducer(
+        lambda: [0, 0], lambda held, at, n: held.__setitem__(at, held[at] + 1), tuple, returns=["bigint", "bigint"]
+    )
+    both = stream._topology.multi_reduce([stream, build(stream)], ["n", "n"], count, ["first", "second"])
+    return both.parallelism_hint(3)
 
 
 CASES: dict[str, Build] = {
@@ -64,6 +83,9 @@ CASES: dict[str, Build] = {
         s._topology.merge(s._topology.merge(s.project(["k", "n"]), s).filter("n > 1"), s).global_()
     ),
     "merged of many": lambda s: per_task(s._topology.merge(s, *(s.filter("n < 3") for _ in range(40))).global_()),
+    "new values": lambda s: per_task(new_values(s.shuffle())),
+    "new values reduced beside their tuples": lambda s: reduced(s.shuffle(), new_values),
+    "new values merged with their tuples": lambda s: per_task(merged(s.shuffle(), new_values)),
     "one of two": lambda s: per_task(per_task(s.shuffle()).each("c", lambda c: c, "n").shuffle()),
 }
 
@@ -86,6 +108,15 @@ def test_tasks_hold_what_the_plain_engine_says(spark: SparkSession, name: str) -
     assert rows_of(CASES[name](stream()), {"s": source(spark, SCHEMA, ROWS)}) == reference(CASES[name])
 
 
+def test_new_values_of_tuples_ask_for_the_tasks_of_the_tuples() -> None:
+    """Those of keys are dealt by their keys."""
+    kept, counted = stream().shuffle(), stream().shuffle()
+    counts = counted.group_by("k").persistent_aggregate(DeltaState("counts"), Count(), "c").new_values_stream()
+    for shuffled, new, needs in ((kept, new_values(kept), {"_task"}), (counted, counts, set())):
+        tasks = new.partition_aggregate(Count(), "per_task").parallelism_hint(3)
+        assert Compiler(tasks._topology.graph, (tasks.node,), Run(), {})._needs[shuffled.node] == needs
+
+
 @pytest.mark.slow
 def test_slices_and_tasks(spark: SparkSession) -> None:
     """Each slice has all tasks, those without tuples too; a slice without tuples as well."""
@@ -104,6 +135,26 @@ def test_slices_and_tasks(spark: SparkSession) -> None:
         assert len(rows_of(s, {"s": frames["s"].where("k = 'man'")})) == 3 * len({slice_ for _, slice_ in few})
     extremes = stream().max_by("n")
     assert rows_of(extremes, frames, Run(slices)) == [("there", 10, "y"), (None, 99, "x")]
+
+
+@pytest.mark.slow
+def test_slices_and_tasks_of_a_reducer(spark: SparkSession) -> None:
+    """A stream gives a row for each task of a slice that has tuples, as a backfill does."""
+    frames = {"s": source(spark, SCHEMA, ROWS, slices=["x" if n == 3 else "y" for n in range(len(ROWS))])}
+    s = stream().partition_by("k")
+    counted = s._topology.multi_reduce([s], ["n"], COUNTED, "c").parallelism_hint(3)
+    found = rows_of(counted, frames, Run(("x", "y")))
+    assert rows_of(counted, frames, Run()) == found
+    assert [c for c, slice_ in found if slice_ == "x"] == [0, 0, 1]
+
+
+def test_a_reducer_of_a_slice_begins_in_all_tasks() -> None:
+    schema = pa.schema([("_slice", pa.string()), ("_task", pa.int32()), ("c", pa.int64())])
+    run = ReducePass(Where("reduce", "here"), schema, 2, 0, COUNTED, (1,), 1, all_tasks=(1, 3))
+    rows = [{"_k0": "x", "_k1": task, "_side": 0, "_s0": {"_0": 7}} for task in (2, 2, 0)]
+    made = [tuple(row.values()) for batch in run(iter([pa.RecordBatch.from_pylist(rows)])) for row in batch.to_pylist()]
+    assert sorted(made) == [("x", 0, 1), ("x", 1, 0), ("x", 2, 2)]
+    assert not list(run(iter([])))
 
 
 def test_the_order_of_arrival_survives_a_repartition(spark: SparkSession) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from pipelines.aggregators.ordering import freeze
 from pipelines.errors import DefinitionError, FunctionError, SourceSchemaError, UnknownQueryError, UnknownStateError
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.queries import QueryRunner
+from pipelines.nimbus.deployed import content_of
 from pipelines.planner.plain.table import in_order, plain, sql_type_of
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
@@ -173,6 +175,19 @@ def test_streams_of_their_own_batch_groups() -> None:
     for name in ("one", "two"):
         topology.new_stream(name, FixedBatches("n bigint", [])).partition_persist(DeltaState(f"rows_{name}"))
     assert run_topology(topology, {"two": [[(1,)], [(2,)]]}) == {"rows_one": [], "rows_two": [{"n": 1}, {"n": 2}]}
+
+
+def test_a_group_runs_behind_those_that_write_its_channels() -> None:
+    """Names stay, and the queries of a deployed flow keep their numbers, which go by the order of definition."""
+    topology = TridentTopology("order")
+    first, other = (topology.new_stream(name, FixedBatches("n bigint", [])) for name in ("a", "b"))
+    topology.merge(first, other.tumbling_window(2, "n", Sum(), "n")).partition_persist(DeltaState("out"))
+    assert [group_name(spouts) for spouts in spout_groups(topology)] == ["b", "a__order__window1"]
+    assert [group.folder for group in topology.build().batch_groups] == ["a__order__window1", "b"]
+    queries = content_of(topology, {}).definition["queries"]
+    assert [query["group"] for query in queries] == ["a__order__window1", "b"]
+    found = run_topology(topology, {"a": [[(1,)], [(2,)]], "b": [[(10,), (20,)], [(30,), (40,)]]})
+    assert [row["n"] for row in found["out"]] == [1, 2, 30, 70]
 
 
 def of_two_numbers_of_tasks() -> TridentTopology:

@@ -239,6 +239,42 @@ def test_a_query_stream_meets_no_other_spouts(meet: Callable[[Streams], Any]) ->
         meet(Streams())
 
 
+def in_a_circle(s: Streams) -> Stream:
+    of_left, of_right = (one.tumbling_window(2, "v", Sum(), "v") for one in (s.left, s.right))
+    s.topology.merge(s.left.project("v"), of_right)
+    return s.topology.merge(s.right.project("v"), of_left)
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [
+        lambda s: s.topology.merge(s.left.project("v"), s.left.tumbling_window(2, "v", Sum(), "v")),
+        lambda s: s.topology.join(
+            s.left.tumbling_window(2, "v", Sum(), "v"), "v", s.left.filter("v > 1"), "v", ["v", "k"]
+        ),
+        lambda s: s.topology.multi_reduce(
+            [s.left, s.left.tumbling_window(2, "v", Sum(), "v").tumbling_window(2, "v", Sum(), "v")],
+            None,
+            reducer(),
+            "n",
+        ),
+        in_a_circle,
+    ],
+    ids=["merge", "join", "window of a window", "circle"],
+)
+def test_a_stream_does_not_meet_what_waits_for_its_batches(meet: Callable[[Streams], Any]) -> None:
+    """A batch group cannot begin before a channel that it writes itself, or that another one writes that waits for it."""
+    with pytest.raises(FunctionError, match="the streams wait for each other"):
+        meet(Streams())
+
+
+def test_windows_meet_what_does_not_wait_for_them() -> None:
+    s = Streams()
+    window = s.right.tumbling_window(2, "v", Sum(), "v")
+    s.topology.merge(s.left.project("v"), window, s.right.tumbling_window(3, "v", Sum(), "v"))
+    s.topology.merge(window, window.filter("v > 1"))
+
+
 def test_a_query_stream_meets_itself() -> None:
     s = Streams()
     assert s.topology.merge(s.query, s.query.filter("v > 1")).output_fields == ("k", "v")

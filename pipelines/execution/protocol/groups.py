@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def spout_groups(topology: TridentTopology) -> list[tuple[nodes.SpoutNode, ...]]:
-    """Return the spouts of each batch group, groups and spouts in the order of their definition."""
+    """Return the spouts of each batch group, in the order of their definition, the groups in that in which they run."""
     by_name = {spout.stream: spout for spout in topology.spouts}
     return [
         tuple(by_name[name] for name in group.streams)
-        for group in bolts.batch_groups(topology.graph)
+        for group in bolts.running_order(topology.graph)
         if not group.query and group.streams
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
+from pipelines.graph.bolts import copies_taken
 from pipelines.planner.plain.context import PlainContext, call
 from pipelines.planner.plain.murmur import task_of
 from pipelines.planner.plain.table import Row, Table, order
@@ -31,16 +32,15 @@ def entering(node: nodes.Node, graph: nodes.Graph, tables: Mapping[int, Table], 
     """Return the tables of a node's parents, their tuples in the tasks that the node has.
 
     A repartition in front of bolts of different parallelism deals to the most of them; of a broadcast's copies each task
-    takes its own.
+    takes its own. What is dealt anew stays where it is.
     """
-    if isinstance(node, nodes.PartitionNode):
-        return [tables[parent] for parent in node.parents]
     tasks, found = context.tasks_of(node.id), list[Table]()
     for above in (graph[parent] for parent in node.parents):
         table = tables[above.id]
         if isinstance(above, nodes.PartitionNode) and above.kind == nodes.BROADCAST:
-            table = table.take([number for number in range(len(table.rows)) if table.task_of(number) < tasks])
-        found.append(table.within(tasks))
+            copies = copies_taken(graph).get((node.id, above.id), tasks)
+            table = table.take([number for number in range(len(table.rows)) if table.task_of(number) < copies])
+        found.append(table if isinstance(node, nodes.PartitionNode) else table.within(tasks))
     return found
 
 
