@@ -118,7 +118,9 @@ def flow_definitions(
         jobs=[job for jobs, _ in wired for job in jobs],
         schedules=[schedule for _, schedules in wired for schedule in schedules],
         sensors=[
-            flows_sensor(group.deployable, f"{group.name}_sensor" if group.name else "flows_sensor")
+            flows_sensor(
+                group.deployable, f"{group.prefix}sensor" if group.name else "flows_sensor", others=group.is_whole
+            )
             for group in groups
             if group.is_whole or group.deployable
         ],

@@ -210,10 +210,15 @@ def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None
             storage.initialize_concurrency_limit_to_default(pool)
 
 
-def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.SensorDefinition:
+def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor", *, others: bool = False) -> dg.SensorDefinition:
     """Make the sensor that turns progress into materializations, observations and verdicts, and trouble into an alert.
 
     One sensor for all flows: one per flow would be one tick per flow.
+
+    Args:
+        views: The flows.
+        name: The sensor's.
+        others: Whether there are alerts of all deployed flows, such as those of YAML files, and not of these alone.
     """
     schemas: dict[Place, dg.TableSchema] = {}
 
@@ -233,7 +238,7 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
             return dg.SkipReason(str(error))
         if not deployed and not context.cursor:
             return dg.SkipReason("no flow is deployed")
-        progress = Progress(views, lake.lake(), context.cursor, schemas)
+        progress = Progress(views, lake.lake(), context.cursor, schemas, others=others)
         try:
             events = progress.look(deployed, time.time())
         finally:
