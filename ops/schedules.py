@@ -210,7 +210,9 @@ def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None
             storage.initialize_concurrency_limit_to_default(pool)
 
 
-def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor", *, others: bool = False) -> dg.SensorDefinition:
+def flows_sensor(
+    views: Sequence[FlowView], name: str = "flows_sensor", *, others: bool = False, faults: Sequence[str] = ()
+) -> dg.SensorDefinition:
     """Make the sensor that turns progress into materializations, observations and verdicts, and trouble into an alert.
 
     One sensor for all flows: one per flow would be one tick per flow.
@@ -219,6 +221,7 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor", *, other
         views: The flows.
         name: The sensor's.
         others: Whether there are alerts of all deployed flows, such as those of YAML files, and not of these alone.
+        faults: Why flows cannot be loaded: its description says it.
     """
     schemas: dict[Place, dg.TableSchema] = {}
 
@@ -226,7 +229,12 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor", *, other
         name=name,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Report what deployed flows have written, how far and how late they are, and which are in trouble.",
+        description="\n\n".join(
+            [
+                "Report what deployed flows have written, how far and how late they are, and which are in trouble.",
+                *(f"**Not loaded:** {fault}" for fault in faults),
+            ]
+        ),
     )
     def sensor(
         context: dg.SensorEvaluationContext, nimbus: NimbusResource, lake: LakeResource
