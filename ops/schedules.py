@@ -95,11 +95,21 @@ def catch_up_schedule(
         # A deployed flow reads by itself what arrives.
         idle = [view for view in views if not is_read_by_worker(deployed.get(view.name))]
         arrived, unknown = _arrived(context.instance, idle)
-        if not arrived:
+        asked = _asked_of(context.instance, job)
+        news = {tag: what[:63] for name, what in arrived.items() if (tag := f"news/{name}") not in asked}
+        if not news:
+            unknown += [f"{name}: run {asked[f'news/{name}'][:8]} is to catch up" for name in arrived]
             return dg.SkipReason("\n".join(unknown) or "nothing has arrived since the last catch-up")
-        return dg.RunRequest(tags={f"news/{name}": what[:63] for name, what in arrived.items()})
+        return dg.RunRequest(tags=news)
 
     return schedule
+
+
+def _asked_of(instance: dg.DagsterInstance, job: dg.JobDefinition) -> dict[str, str]:
+    """Return the runs of a job that are under way or queued, by tag. One that was never launched may stay so for ever."""
+    statuses = [status for status in NOT_FINISHED_STATUSES if status is not dg.DagsterRunStatus.NOT_STARTED]
+    runs = instance.get_runs(dg.RunsFilter(job_name=job.name, statuses=statuses))
+    return {tag: run.run_id for run in runs for tag in run.tags}
 
 
 def slices_schedule(
