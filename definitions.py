@@ -1,9 +1,7 @@
 """All that Dagster loads: assets, checks, jobs, schedules and resources, made from the catalog."""
 
-from assets.factory import flow_assets
-from assets.view import FlowView
-from ops.flow_definitions import FlowGroup, flow_definitions
-from pipelines.catalog import FlowSettings, flows
+from ops.flow_definitions import catalog_group, flow_definitions
+from pipelines.catalog import FlowSettings
 
 settings = FlowSettings.from_environment()
-defs = flow_definitions([FlowGroup([flow_assets(FlowView.of(spec, settings)) for spec in flows()])], str(settings.lake))
+defs = flow_definitions([catalog_group(settings)], str(settings.lake))

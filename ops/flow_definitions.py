@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.factory import FlowAssets, assets_of
+from assets.factory import FlowAssets, assets_of, flow_assets
 from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_job
 from ops.jobs.compaction import checkpoint_compaction_job
@@ -28,8 +28,12 @@ from ops.schedules import (
     relaunch_schedule,
     slices_schedule,
 )
+from pipelines import logs
+from pipelines.catalog import FlowSettings, found
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 from resources.dagster_internals import UnresolvedAssetJobDefinition
+
+logger = logs.logger(__name__)
 
 # A year of daily slices takes less than half an hour on two cores; a run of this length hangs.
 MAX_RUNTIME_SECONDS = 6 * 3600
@@ -64,11 +68,13 @@ class FlowGroup:
         name: Begins the names of jobs, schedules and the sensor. Empty: all flows of the code location, for which housekeeping,
             rebalancing and the relaunch of failed slices run on a schedule, too.
         schedules: When they run.
+        faults: Why others cannot be loaded.
     """
 
     flows: Sequence[FlowAssets]
     name: str = ""
     schedules: FlowSchedules = field(default_factory=FlowSchedules)
+    faults: Sequence[str] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -95,6 +101,24 @@ class FlowGroup:
         return [flow for flow in self.flows if flow.view.partitions is not None]
 
 
+def catalog_group(settings: FlowSettings) -> FlowGroup:
+    """Return the flows of the catalog that can be loaded. What is wrong with others is logged, and the sensor of flows shows it.
+
+    Args:
+        settings: The folders.
+    """
+    specs, problems = found()
+    flows, faults = [], [str(problem) for problem in problems]
+    for spec in specs:
+        try:
+            flows.append(flow_assets(FlowView.of(spec, settings)))
+        except Exception as error:  # its author's, or Dagster's of a name that it does not take
+            faults.append(f'flow "{spec.name}": {type(error).__name__}: {error}')
+    for fault in faults:
+        logger.error("not loaded", reason=fault)
+    return FlowGroup(flows, faults=faults)
+
+
 def flow_definitions(
     groups: Sequence[FlowGroup], lake: str, *, resources: bool = True, one_process: bool = True
 ) -> dg.Definitions:
@@ -118,7 +142,12 @@ def flow_definitions(
         jobs=[job for jobs, _ in wired for job in jobs],
         schedules=[schedule for _, schedules in wired for schedule in schedules],
         sensors=[
-            flows_sensor(group.deployable, f"{group.name}_sensor" if group.name else "flows_sensor")
+            flows_sensor(
+                group.deployable,
+                f"{group.prefix}sensor" if group.name else "flows_sensor",
+                others=group.is_whole,
+                faults=group.faults,
+            )
             for group in groups
             if group.is_whole or group.deployable
         ],

@@ -94,11 +94,21 @@ def catch_up_schedule(
         # A deployed flow reads by itself what arrives, and a deactivated one is to be left alone.
         idle = [view for view in views if view.name not in deployed]
         arrived, unknown = _arrived(context.instance, idle)
-        if not arrived:
+        asked = _asked_of(context.instance, job)
+        news = {tag: what[:63] for name, what in arrived.items() if (tag := f"news/{name}") not in asked}
+        if not news:
+            unknown += [f"{name}: run {asked[f'news/{name}'][:8]} is to catch up" for name in arrived]
             return dg.SkipReason("\n".join(unknown) or "nothing has arrived since the last catch-up")
-        return dg.RunRequest(tags={f"news/{name}": what[:63] for name, what in arrived.items()})
+        return dg.RunRequest(tags=news)
 
     return schedule
+
+
+def _asked_of(instance: dg.DagsterInstance, job: dg.JobDefinition) -> dict[str, str]:
+    """Return the runs of a job that are under way or queued, by tag. One that was never launched may stay so for ever."""
+    statuses = [status for status in NOT_FINISHED_STATUSES if status is not dg.DagsterRunStatus.NOT_STARTED]
+    runs = instance.get_runs(dg.RunsFilter(job_name=job.name, statuses=statuses))
+    return {tag: run.run_id for run in runs for tag in run.tags}
 
 
 def slices_schedule(
@@ -209,10 +219,18 @@ def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None
             storage.initialize_concurrency_limit_to_default(pool)
 
 
-def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.SensorDefinition:
+def flows_sensor(
+    views: Sequence[FlowView], name: str = "flows_sensor", *, others: bool = False, faults: Sequence[str] = ()
+) -> dg.SensorDefinition:
     """Make the sensor that turns progress into materializations, observations and verdicts, and trouble into an alert.
 
     One sensor for all flows: one per flow would be one tick per flow.
+
+    Args:
+        views: The flows.
+        name: The sensor's.
+        others: Whether there are alerts of all deployed flows, such as those of YAML files, and not of these alone.
+        faults: Why flows cannot be loaded: its description says it.
     """
     schemas: dict[Place, dg.TableSchema] = {}
 
@@ -220,7 +238,12 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
         name=name,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Report what deployed flows have written, how far and how late they are, and which are in trouble.",
+        description="\n\n".join(
+            [
+                "Report what deployed flows have written, how far and how late they are, and which are in trouble.",
+                *(f"**Not loaded:** {fault}" for fault in faults),
+            ]
+        ),
     )
     def sensor(
         context: dg.SensorEvaluationContext, nimbus: NimbusResource, lake: LakeResource
@@ -232,7 +255,7 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
             return dg.SkipReason(str(error))
         if not deployed and not context.cursor:
             return dg.SkipReason("no flow is deployed")
-        progress = Progress(views, lake.lake(), context.cursor, schemas)
+        progress = Progress(views, lake.lake(), context.cursor, schemas, others=others)
         try:
             events = progress.look(deployed, time.time())
         finally:

@@ -367,7 +367,7 @@ class ChangedGateError(TrideltaError):
             f'"{state}" holds it, and the gates have changed since',
             hint="put the former gates back, finish the batch (tridelta run "
             f"{flow} --max-batches 1), and change them then; a batch that fails for good with them is left out: "
-            f"tridelta skip {flow} {txid}",
+            f"tridelta skip {flow} {txid} --stream {query}",
         )
 
 
@@ -463,12 +463,14 @@ class StateQueryError(BatchError):
 class PoisonBatchError(BatchError):
     """A batch failed at every attempt; its rows are in quarantine and the flow has stopped."""
 
-    def __init__(self, flow: str, txid: int, attempts: int, reason: str, quarantine: str) -> None:
+    def __init__(self, flow: str, txid: int, attempts: int, reason: str, quarantine: str, *, stream: str) -> None:
         self.flow, self.txid, self.attempts, self.reason, self.quarantine = flow, txid, attempts, reason, quarantine
+        self.stream = stream
         super().__init__(
-            f'flow "{flow}" stopped: batch {txid} failed {attempts} time{"s" * (attempts != 1)}, last with: {reason}; '
-            f"its rows are kept in {quarantine}",
-            hint=f"correct the flow or the data and run it again, or leave the batch out with: tridelta skip {flow} {txid}",
+            f'flow "{flow}" stopped: batch {txid} of "{stream}" failed {attempts} time{"s" * (attempts != 1)}, '
+            f"last with: {reason}; its rows are kept in {quarantine}",
+            hint="correct the flow or the data and run it again, or leave the batch out with: "
+            f"tridelta skip {flow} {txid} --stream {stream}",
         )
 
 

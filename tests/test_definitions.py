@@ -8,12 +8,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 import yaml
+
+import pipelines.catalog
+from ops.flow_definitions import catalog_group, flow_definitions
+from pipelines.catalog import FlowSettings
 
 PROJECT = Path(__file__).resolve().parent.parent
 SNAPSHOT = PROJECT / "tests" / "definitions_snapshot.json"
@@ -163,3 +168,26 @@ def _names(listed: Any) -> set[str]:
     if isinstance(listed, list):
         return set().union(*(_names(one) for one in listed))
     return set()
+
+
+def test_a_flow_or_a_module_that_cannot_be_loaded_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What others read of it is there no more: a table that somebody else writes."""
+    (tmp_path / "unsound_flow.py").write_text(
+        "from pipelines.catalog import FlowSpec\n\ndef build(settings):\n    raise RuntimeError('unsound')\n\n"
+        "FLOWS = [FlowSpec('unsound', 'Fails.', build)]\n"
+    )
+    (tmp_path / "unsound_module.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TRIDELTA_FLOWS", "unsound_flow,unsound_module")
+    flights = replace(pipelines.catalog.FLIGHTS, build=lambda _: None)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr("pipelines.catalog.FLOWS", (flights, *pipelines.catalog.FLOWS[1:]))
+    group = catalog_group(FlowSettings(tmp_path))
+    assert [view.name for view in group.views] == [spec.name for spec in pipelines.catalog.FLOWS[1:]]
+    defs = flow_definitions([group], str(tmp_path / "lake"))
+    dg.Definitions.validate_loadable(defs)
+    (sensor,) = defs.sensors or ()
+    for said in ("RuntimeError: unsound", "no_such_package", "its build function returns nothing"):
+        assert said in caplog.text
+        assert said in str(sensor.description)

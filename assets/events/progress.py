@@ -121,6 +121,7 @@ class Progress:
         cursor: What the last look gave; None for the first one. One that cannot be read is none.
         schemas: Keeps the columns of tables from look to look, by folder.
         most: How many events a look tells, but for trouble; MOST_EVENTS without it. A commit is not cut in two.
+        others: Whether deployed flows that are not among the views are looked at for trouble, and for nothing else.
     """
 
     def __init__(
@@ -130,10 +131,13 @@ class Progress:
         cursor: str | None,
         schemas: dict[Place, dg.TableSchema] | None = None,
         most: int | None = None,
+        *,
+        others: bool = False,
     ) -> None:
         self._views, self._lake = {view.name: view for view in views}, lake
         self._schemas = {} if schemas is None else schemas
         self._most = MOST_EVENTS if most is None else most
+        self._others = others
         self._seen = _read(cursor) if cursor else {}
         self._drawing = 0.0
         self.changed: list[tuple[str, list[str]]] = []
@@ -148,7 +152,7 @@ class Progress:
         """Return the events since the last look.
 
         Args:
-            deployed: The deployed flows; those that the catalog does not have are passed over.
+            deployed: The deployed flows; those that the catalog does not have give no events.
             now: Seconds since 1970.
         """
         events: list[Event] = []
@@ -167,7 +171,20 @@ class Progress:
             for event in self._of_flow(view, flow, now):
                 events.append(event)
                 self._left -= 1
+        for name in [name for name in deployed if name not in self._views and self._others]:
+            self._of_other(deployed[name], now)
         return events
+
+    def _of_other(self, flow: FlowStatus, now: float) -> None:
+        seen = self._seen.get(flow.name)
+        if seen is None or seen.id != flow.id:
+            self._seen[flow.name] = seen = SeenFlow(id=flow.id)
+        self._change(flow.name, seen, trouble(flow, now))
+
+    def _change(self, name: str, seen: SeenFlow, wrong: list[str]) -> None:
+        if wrong != seen.wrong:
+            self.changed.append((name, wrong))
+            seen.wrong = wrong
 
     def _turn(self, view: FlowView) -> tuple[float, float]:
         seen = self._seen[view.name]
@@ -237,9 +254,7 @@ class Progress:
             seen.alive_at = now
         if settled:
             seen.settles_at = 0.0
-        if wrong != seen.wrong:
-            self.changed.append((view.name, wrong))
-            seen.wrong = wrong
+        self._change(view.name, seen, wrong)
 
     # --- tables -----------------------------------------------------------------------------------------------------
 

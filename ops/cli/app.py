@@ -261,6 +261,9 @@ def verify(name: KnownFlow, as_json: AsJson = False) -> None:
 def skip(
     name: KnownFlow,
     txid: Annotated[int, typer.Argument(parser=bounded(bounds.TXID), help="The poison batch.")],
+    stream: Annotated[
+        str | None, typer.Option(help="Its stream, where several streams of the flow are at that txid.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Skip a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
@@ -268,11 +271,11 @@ def skip(
 
     topology = topology_of(name)
     file, name = (name if name != topology.name else None), topology.name
-    leave_out(opened_lake(), topology, txid)
+    group = leave_out(opened_lake(), topology, txid, stream=stream)
     if as_json:
-        emit({"flow": name, "skipped": txid})
+        emit({"flow": name, "stream": group, "skipped": txid})
     else:
-        rendering.say(f"Batch {txid} of {name} is left out. {_goes_on(name, file)}")
+        rendering.say(f"Batch {txid} of {group} in {name} is left out. {_goes_on(name, file)}")
         rendering.say(
             f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {file or name}"
         )

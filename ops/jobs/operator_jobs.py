@@ -240,9 +240,9 @@ def _skip(asked: Asked) -> dict[str, Any]:
     from pipelines.execution.batch.poison import skip
 
     config, view = asked.config, asked.views[asked.config.flow.value]
-    skip(asked.lake.lake(), view.topology, config.txid, stream=config.stream)
+    group = skip(asked.lake.lake(), view.topology, config.txid, stream=config.stream)
     asked.context.log.info(
-        f"batch {config.txid} of {view.name} is left out; the flow goes on behind it with its next run"
+        f"batch {config.txid} of {group} in {view.name} is left out; the flow goes on behind it with its next run"
     )
     return {"skipped": config.txid, "its rows": "in quarantine; replay_quarantine_job brings them back"}
 

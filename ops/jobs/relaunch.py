@@ -292,7 +292,7 @@ def _chosen(sliced: Sequence[FlowView], names: Sequence[str]) -> list[FlowView]:
 
 
 def days(view: FlowView, first: str, last: str) -> list[str]:
-    """Return the slices of a flow from the first to the last day asked for.
+    """Return the slices of a flow from the first to the last day asked for; none of one whose days have ended by then.
 
     Raises:
         DefinitionError: if one is no day, or they are in the wrong order.
@@ -302,12 +302,13 @@ def days(view: FlowView, first: str, last: str) -> list[str]:
         # The end of a flow's days counts where nothing else was asked for: a flow of 2013 has no last week.
         yesterday = datetime.now(UTC).date() - timedelta(days=1)
         own = view.spec.slices.end if view.spec.slices else None
-        end = date.fromisoformat(last) if last else min(yesterday, own or yesterday)
+        asked = date.fromisoformat(last) if last else yesterday
+        end = asked if last else min(asked, own or asked)
         begin = date.fromisoformat(first) if first else end - timedelta(days=DAYS_BACK - 1)
     except ValueError as error:
         raise DefinitionError(f"not a day: {error}; write it as 2013-01-31") from None
-    if begin > end:
-        raise DefinitionError(f"no days between {begin} and {end}: the first is after the last")
+    if begin > asked:
+        raise DefinitionError(f"no days between {begin} and {asked}: the first is after the last")
     return [day for day in view.partitions.get_partition_keys() if begin.isoformat() <= day <= end.isoformat()]
 
 

@@ -172,10 +172,11 @@ class Runtime:
         """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
 
         Args:
-            stream: the batch group, where the topology has several.
+            stream: a stream of the batch group, where several stand at that txid.
 
         Raises:
             NoPoisonBatchError: if that txid is not a poison batch.
+            SeveralPoisonBatchesError: if it is one of several groups, and no stream was given.
         """
         from pipelines.execution.batch.poison import skip
 

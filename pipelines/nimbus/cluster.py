@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
 
 from pipelines.nimbus.deployed import DeployedQuery, queries_of, unreadable
 from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat
 from pipelines.nimbus.registry.registry import Registry
-from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
+from pipelines.nimbus.status import (
+    ASSIGNED,
+    SILENT,
+    CheckStatus,
+    ClusterStatus,
+    FlowStatus,
+    SupervisorStatus,
+    TaskStatus,
+)
 
 if TYPE_CHECKING:
     from pipelines.nimbus.registry.store import Store
     from pipelines.nimbus.settings import NimbusSettings
 
 _TASK_FIELDS = frozenset(TaskStatus.__dataclass_fields__)
+_TASK, _CHECKS = TypeAdapter(TaskStatus), TypeAdapter(dict[str, CheckStatus])
 
 
 class Cluster:
@@ -73,10 +84,15 @@ class Cluster:
         age = max(0.0, time.time() - beat.beat_at)
         if age > self._settings.task_timeout_seconds:
             figures["state"] = SILENT
-        figures["gates"] = tuple(figures.get("gates", ()))
-        return TaskStatus(
-            **{**figures, "task": query.task, "supervisor": slot[0], "port": slot[1], "beat_age_seconds": round(age, 1)}
-        )
+        figures |= {"task": query.task, "supervisor": slot[0], "port": slot[1], "beat_age_seconds": round(age, 1)}
+        try:
+            checks = _CHECKS.validate_python(figures.get("checks", {}))
+            return _TASK.validate_python({**figures, "checks": {name: asdict(check) for name, check in checks.items()}})
+        except ValidationError as error:
+            # Whoever looks at flows counts on what a status says.
+            first = error.errors(include_url=False)[0]
+            place = "checks." * (error.title != TaskStatus.__name__) + ".".join(map(str, first["loc"]))
+            raise ValueError(f"the beat of {query.group}: {place}: {first['msg']}") from None
 
     def _supervisor(
         self, beat: SupervisorBeat, used: Mapping[tuple[str, int], list[str]], leader: str | None

@@ -14,6 +14,29 @@ DRAINING, DRAINED, FAILED = "draining", "drained", "failed"
 ASSIGNED, SILENT = "assigned", "silent"
 
 
+@dataclass
+class CheckStatus:
+    """The results of a gate's check since the query started.
+
+    Attributes:
+        batches: How often it was asked.
+        rows: Rows that it has checked.
+        unexpected: How many of these violate it.
+        failures: Batches in which it did not hold.
+        last_failed: The last of these, by txid.
+        said: What it said there.
+        detail: Some of the rows that it found wrong last, if the result brought any: up to 4,000 characters of JSON.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    unexpected: int = 0
+    failures: int = 0
+    last_failed: int | None = None
+    said: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class TaskStatus:
     """One streaming query of a deployed flow.
@@ -38,7 +61,7 @@ class TaskStatus:
         skew: Rows of the largest partition over the average one.
         quarantined: Rows, since its worker started it.
         gates: The last batch's gate results.
-        checks: By `gate/check` what each check has said since its worker started it (`CheckFigures`).
+        checks: By `gate/check` what each check has said since its worker started it (`CheckStatus`).
         last_error: Why it failed last; None if it has not since it last came through.
         last_batch_at: When its last batch ended, in seconds since 1970.
         memory_bytes: memory of its worker's processes, shared by all that runs in it.

@@ -20,8 +20,10 @@ from assets.deployment import registry_key
 from assets.events import liveness
 from assets.events.liveness import ALERT, ALIVE, alert, alert_all, trouble
 from assets.events.progress import SETTLES_SECONDS, Progress
+from assets.factory import flow_assets
 from assets.view import FlowView
 from benchmarks.sensor_tick import shops, spec
+from ops.flow_definitions import FlowGroup, flow_definitions
 from ops.schedules import flows_sensor, limit_pools
 from ops.web.ui import prepare_home
 from pipelines import Lake, Runtime
@@ -354,6 +356,50 @@ def test_a_registry_that_does_not_answer_skips_the_tick(view: FlowView, tmp_path
         skipped = flows_sensor([view])(context)
     assert isinstance(skipped, dg.SkipReason)
     assert "127.0.0.1" in str(skipped.skip_message)
+
+
+def test_trouble_of_a_flow_that_the_catalog_does_not_have(view: FlowView, lake: Lake) -> None:
+    """Deployed from a YAML file, or lost by the catalog since: it has no page, and alerts all the same."""
+
+    def look(cursor: str | None, *, others: bool = True, **task: Any) -> Progress:
+        progress = Progress([view], lake, cursor, others=others)
+        assert progress.look({"orders": replace(status(**task), name="orders")}, NOW) == []
+        return progress
+
+    failed: dict[str, Any] = {"state": "failed", "last_error": "boom"}
+    first = look(None, **failed)
+    assert first.changed == [("orders", ["days: boom"])]
+    assert look(first.cursor, **failed).changed == []
+    well = look(first.cursor)
+    assert well.changed == [("orders", [])]
+    assert look(well.cursor).changed == []
+    # The sensor of a component follows its own flows.
+    assert look(None, others=False, **failed).changed == []
+    # Removed and submitted again it begins again, and if the catalog has it (again) it is followed as any other.
+    again = replace(status(**failed), id="orders-2", name="orders")
+    progress = Progress([], lake, first.cursor, others=True)
+    progress.look({"orders": again}, NOW)
+    assert progress.changed == [("orders", ["days: boom"])]
+    orders = replace(view, spec=replace(view.spec, name="orders"))
+    taken = Progress([orders], lake, progress.cursor).look({"orders": again}, NOW)
+    assert registry_key("orders") in [one.asset_key for one in taken]
+
+
+@pytest.mark.parametrize(("group", "alerts"), [("", [("orders", ["days: boom"])]), ("days", [])])
+def test_the_sensor_of_the_whole_code_location_alerts_of_every_flow(
+    view: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, alerts: list[Any]
+) -> None:
+    sent: list[Any] = []
+    orders = replace(status(state="failed", last_error="boom"), name="orders")
+    monkeypatch.setattr(NimbusResource, "deployed", lambda _: {"orders": orders})
+    monkeypatch.setattr("ops.schedules.alert_all", sent.extend)
+    made = flow_definitions([FlowGroup([flow_assets(view)], group)], str(tmp_path / "lake"))
+    (sensor,) = [one for one in made.sensors or () if isinstance(one, dg.SensorDefinition)]
+    nimbus = NimbusResource(store_url=f"sqlite:///{tmp_path}/registry.db", root=str(tmp_path / "lake"))
+    given = {"nimbus": nimbus, "lake": LakeResource(root=str(tmp_path / "lake"))}
+    with dg.instance_for_test() as instance, dg.build_sensor_context(instance, None, resources=given) as context:
+        sensor(context)
+    assert sent == alerts
 
 
 @pytest.mark.parametrize(

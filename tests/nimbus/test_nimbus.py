@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,7 @@ from pipelines.nimbus.processes.life import Life
 from pipelines.nimbus.registry.placements import Placing
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
-from pipelines.nimbus.registry.tables import versions
+from pipelines.nimbus.registry.tables import beats, versions
 from pipelines.nimbus.settings import registry_exists, registry_url
 from pipelines.nimbus.status import FlowStatus
 
@@ -448,3 +449,56 @@ def test_a_record_that_cannot_be_read_hides_no_other_flow(nimbus: Nimbus, odd: d
         check_deployed(nimbus.registry.flow("numbers"))
     assert {one.flow: bool(one.why_not) for one in judge(nimbus)}.keys() == {"flights", "numbers"}
     assert nimbus.kill("numbers").status == "KILLED"
+
+
+BEAT = {
+    "group": "q",
+    "state": "running",
+    "pid": 1,
+    "txid": 1,
+    "checks": {"gate/check": {"batches": 2, "rows": 9, "of_a_newer": 1}},
+}
+ODD_FIGURES: list[Any] = [
+    {"rows_per_second": None},
+    {"rows": "many"},
+    {"checks": None},
+    {"checks": {"gate/check": {"batches": "two"}}},
+    {"checks": {"gate/check": 2}},
+    {"gates": [5]},
+    {"backlog": None},
+    {"gone": None},
+    {"lag_seconds": "long"},
+    {"last_batch_at": "now"},
+    {"last_error": 5},
+    {"state": None},
+]
+
+
+def put_beat(nimbus: Nimbus, flow: str, figures: Any) -> None:
+    with nimbus.store.write() as connection:
+        given = {"flow": nimbus.registry.flow(flow).serial, "task": 1, "supervisor": "s", "port": 6900, "token": 1}
+        connection.execute(beats.insert().values(**given, beat_at=time.time(), figures=figures))
+
+
+@pytest.mark.parametrize("odd", ODD_FIGURES, ids=str)
+def test_a_beat_that_cannot_be_read_hides_no_other_flow(nimbus: Nimbus, odd: Any) -> None:
+    """A worker of another release may have written it; whoever looks at flows counts on what `TaskStatus` says."""
+    nimbus.submit("flights")
+    nimbus.submit("numbers")
+    put_beat(nimbus, "flights", BEAT)
+    put_beat(nimbus, "numbers", BEAT | odd)
+    seen = {flow.name: flow for flow in nimbus.cluster().flows}
+    assert (seen["flights"].problem, seen["flights"].tasks[0].txid) == (None, 1)
+    assert (seen["numbers"].tasks, seen["numbers"].status) == ((), "ACTIVE")
+    fact, following = str(seen["numbers"].problem).splitlines()
+    assert "the beat of " in fact
+    assert f"{next(iter(odd))}" in fact
+    assert "tridelta update numbers" in following
+
+
+def test_a_check_of_another_release_has_all_its_figures(nimbus: Nimbus) -> None:
+    nimbus.submit("flights")
+    put_beat(nimbus, "flights", BEAT)
+    blank = {"unexpected": 0, "failures": 0, "last_failed": None, "said": None, "detail": {}}
+    assert nimbus.flow("flights").problem is None
+    assert nimbus.flow("flights").tasks[0].checks == {"gate/check": {"batches": 2, "rows": 9, **blank}}

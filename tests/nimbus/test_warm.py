@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from pipelines.nimbus.handover.serving import Endpoint, Server
 from pipelines.nimbus.handover.warm import WarmRuntime, find_warm
 from pipelines.nimbus.handover.wire import from_wire, to_wire
 from pipelines.nimbus.settings import NimbusSettings
+from pipelines.processes import ProcessIdentity
 from pipelines.state.record import BatchRecord
 from pipelines.state.slices import made_slices
 from pipelines.state.writer import StateWriter
@@ -187,6 +189,17 @@ def test_other_code_is_refused_and_done_here_if_it_can_be(
     assert own is not None
     assert own.catch_up(topology).received == 9
     assert "a Spark of this process's own starts" in lines[-1]
+
+
+def test_a_flow_that_is_not_in_the_catalog_is_done_here(home: Path, topology: TridentTopology) -> None:
+    """A component of Dagster has it from a YAML file, or from a module that TRIDELTA_FLOWS does not name."""
+    there = Endpoint(1, "00" * 32, ProcessIdentity.of(), waits=True, typed=True)
+    topology.name = "orders"
+    with pytest.raises(NobodyWarmError, match='no flow "orders" in the catalog'):
+        WarmRuntime(home / "lake", [there]).catch_up(topology)
+    own: Any = SimpleNamespace(catch_up=lambda *_, **__: "its own", query=lambda *_, **__: ["its own"])
+    here = WarmRuntime(home / "lake", [there], otherwise=lambda: own)
+    assert (here.catch_up(topology), here.query(topology, "of", [("k0",)])) == ("its own", ["its own"])
 
 
 @pytest.mark.slow

@@ -86,8 +86,10 @@ def test_skip_says_how_the_flow_goes_on(
     (home / "nimbus" / "registry.db").touch()
     nimbus.flows = {} if status is None else {"trips": flow("trips", status=status)}
     monkeypatch.setattr("ops.cli.app.topology_of", lambda name: SimpleNamespace(name=name))
-    monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_: None)
-    assert f"Batch 3 of trips is left out. {goes_on} Its rows" in said(run("skip", "trips", "3"))
+    monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_, stream: stream)
+    assert f"Batch 3 of rides in trips is left out. {goes_on} Its rows" in said(
+        run("skip", "trips", "3", "--stream", "rides")
+    )
 
 
 def test_skip_of_a_file_that_is_not_deployed_names_the_file(
@@ -95,7 +97,7 @@ def test_skip_of_a_file_that_is_not_deployed_names_the_file(
 ) -> None:
     """It is known by its file alone."""
     monkeypatch.setattr("ops.cli.app.topology_of", lambda name: SimpleNamespace(name="trips"))
-    monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_: None)
+    monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_, stream: stream)
     assert "Go on with: tridelta submit trips.yaml" in said(run("skip", "trips.yaml", "3"))
 
 

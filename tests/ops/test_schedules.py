@@ -12,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from assets.factory import assets_of, flow_assets
 from assets.sources import arrived, caught_up, look_at, observation
@@ -67,6 +68,43 @@ def test_catch_up_waits_for_news(flights: FlowView, tmp_path: Path, monkeypatch:
         # Its worker reads what arrives, until it is killed.
         monkeypatch.setattr(NimbusResource, "deployed", lambda _: {"flights": looks.flow("flights")})
         assert isinstance(tick(), dg.SkipReason)
+
+
+def test_a_flow_that_a_run_is_to_catch_up_with_is_not_asked_for_again(
+    flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long run, or one that waits for a backfill, would have others queue behind it every ten minutes."""
+    other = FlowView.of(flow("late_departures"), FlowSettings(tmp_path))
+    arrived = {flights.name: "a file"}
+    monkeypatch.setattr("ops.schedules._news", lambda view, _: arrived.get(view.name))
+    job = catch_up_job([flights, other])
+    schedule = catch_up_schedule([flights, other], job)
+    with dg.instance_for_test() as instance:
+
+        def tick() -> dict[str, str] | str:
+            with dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+                said = schedule(context)
+            if isinstance(said, dg.SkipReason):
+                return str(said.skip_message)
+            assert isinstance(said, dg.RunRequest)
+            return {name: value for name, value in said.tags.items() if name.startswith("news/")}
+
+        asked = tick()
+        assert asked == {"news/flights": "a file"}
+        # Of another job; at its end; never launched, for its daemon died.
+        create_run_for_test(instance, "slices", status=dg.DagsterRunStatus.STARTED, tags=asked)
+        create_run_for_test(instance, job.name, status=dg.DagsterRunStatus.FAILURE, tags=asked)
+        create_run_for_test(instance, job.name, status=dg.DagsterRunStatus.NOT_STARTED, tags=asked)
+        assert tick() == asked
+        for status in (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED):
+            run = create_run_for_test(instance, job.name, status=status, tags=asked)
+            assert tick() == f"flights: run {run.run_id[:8]} is to catch up"
+            # The others do not wait for it.
+            arrived[other.name] = "another"
+            assert tick() == {"news/late_departures": "another"}
+            del arrived[other.name]
+            instance.delete_run(run.run_id)
+        assert tick() == asked
 
 
 @pytest.mark.slow

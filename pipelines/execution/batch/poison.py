@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines import logs
-from pipelines.errors import TrideltaError
+from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.batch.quarantine import WAITING, of_group, poison_rows, refused_batch, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import Batch, BatchState, Coordinator
@@ -140,33 +140,60 @@ class NoPoisonBatchError(TrideltaError):
         )
 
 
+class SeveralPoisonBatchesError(TrideltaError):
+    """Several streams of a flow are stopped at the txid of the batch to be left out: nothing was skipped."""
+
+    def __init__(self, flow: str, txid: int, streams: Sequence[str]) -> None:
+        self.flow, self.txid, self.streams = flow, txid, tuple(streams)
+        super().__init__(
+            f'flow "{flow}" is stopped by {", ".join(f"batch {txid} of {name}" for name in streams)}, so none is left out',
+            hint=f"name the stream that is meant: tridelta skip {flow} {txid} --stream {streams[0]}",
+        )
+
+
 def skip(
     lake: Lake, topology: TridentTopology, txid: int, *, stream: str | None = None, lock_wait_seconds: float = 30.0
-) -> None:
+) -> str:
     """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
 
     Args:
-        stream: the batch group, where the topology has several.
+        stream: a stream of the batch group, or the group, where several stand at that txid.
         lock_wait_seconds: how long to wait for another process that runs the flow.
 
+    Returns:
+        The batch group.
+
     Raises:
+        DefinitionError: the topology has no such stream with a source.
         NoPoisonBatchError: that txid is not a poison batch; nothing was skipped.
+        SeveralPoisonBatchesError: it is, or may be, one of several groups, and no stream was given; nothing was skipped.
         LockedError: another process runs the flow.
     """
+    groups = {group_name(spouts): [spout.stream for spout in spouts] for spouts in spout_groups(topology)}
+    chosen = [name for name, streams in groups.items() if stream in (None, name, *streams)]
+    if not chosen:
+        known = ", ".join(name for streams in groups.values() for name in streams)
+        raise DefinitionError(f'flow "{topology.name}" has no stream "{stream}" with a source; it has: {known}')
     waiting: list[str] = []
-    for spouts in spout_groups(topology):
-        if stream is not None and all(spout.stream != stream for spout in spouts):
-            continue
-        name = group_name(spouts)
+    begun: dict[str, Checkpoint] = {}
+    stopped: list[str] = []
+    for name in chosen:
         checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
         # Looked at first without the lock, which a deployed flow seldom gives back: a batch that was never begun or is done
         # is refused at once. One under way may be a poison batch that the flow tries once more just now.
         records = _records(checkpoint, name)
-        if txid in records and records[txid].state not in _DONE and _skipped(checkpoint, name, txid, lock_wait_seconds):
-            return
+        if txid in records and records[txid].state not in _DONE:
+            begun[name] = checkpoint
+            if records[txid].attempt or records[txid].state is not BatchState.PROCESSING:
+                stopped.append(name)
         waiting += [
             f"{batch} of {name}" for batch, record in sorted(records.items()) if record.state is BatchState.POISON
         ]
+    if len(stopped) > 1:
+        raise SeveralPoisonBatchesError(topology.name, txid, stopped)
+    for name in stopped or begun:
+        if _skipped(begun[name], name, txid, lock_wait_seconds):
+            return name
     raise NoPoisonBatchError(topology.name, txid, waiting)
 
 

@@ -599,7 +599,7 @@ class StreamRunner:
                 self._tracker.keep_from_windows(txid)
             rows = None if self._group.entrance.has_windows else sources
             kept = self._poison.keep(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason)
-            raise PoisonBatchError(self._group.topology.name, txid, record.tries, record.reason, kept) from None
+            raise self._stopped(txid, record.tries, record.reason, kept) from None
 
     def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
         """Let a further attempt come, or stop the flow.
@@ -627,7 +627,10 @@ class StreamRunner:
             # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
             self._tracker.fail(self._tracker.open(batch.txid), reason)
         kept = self._poison.keep(self._epoch, batch, None if in_windows else sources, reason)
-        raise PoisonBatchError(self._group.topology.name, batch.txid, tries, reason, kept) from error
+        raise self._stopped(batch.txid, tries, reason, kept) from error
+
+    def _stopped(self, txid: int, tries: int, reason: str, kept: str) -> PoisonBatchError:
+        return PoisonBatchError(self._group.topology.name, txid, tries, reason, kept, stream=self._group.name)
 
     def _outside(self, error: Exception, txid: int) -> TrideltaError | None:
         """Return what an error comes from if not from the batch: a disk, a store, lost rows, a module that a worker lacks."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
 from pipelines.catalog.flow import FlowSettings
+from pipelines.errors import TrideltaError
 from pipelines.execution.batch.deferred_signals import unbroken
 from pipelines.execution.checkpoint.engine_files import REFUSE
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
@@ -127,13 +128,18 @@ class WarmRuntime:
         kind: type[Any] | None,
         progress: Callable[[Any], None] | None,
     ) -> Any:
+        try:
+            code = source_digest(topology.name)
+        except TrideltaError as error:
+            # Workers load flows of the catalog, and this one is none: a component of Dagster has it from elsewhere.
+            raise NobodyWarmError(topology.name, str(error)) from error
         request = {
             "verb": verb,
             "flow": topology.name,
             "lake": str(self._lake),
             "home": str(FlowSettings.from_environment().home),
             "plan": plan_digest(topology),
-            "code": source_digest(topology.name),
+            "code": code,
             **asked,
         }
         reason = "none is up"

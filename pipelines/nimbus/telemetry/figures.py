@@ -9,7 +9,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -18,7 +18,7 @@ from pipelines import logs
 from pipelines.causes import shortened
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
-from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
+from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING, CheckStatus
 from pipelines.places.location import Location, Place
 from pipelines.places.store import StoreError
 from pipelines.sources.base import place_of
@@ -158,27 +158,8 @@ _ROWS_OF_A_RESULT = ("sample", "partial_unexpected_list")
 _MOST_CHARACTERS = 4000
 
 
-@dataclass
-class CheckFigures:
-    """The results of a gate's check since the query started.
-
-    Attributes:
-        batches: How often it was asked.
-        rows: Rows that it has checked.
-        unexpected: How many of these violate it.
-        failures: Batches in which it did not hold.
-        last_failed: The last of these, by txid.
-        said: What it said there.
-        detail: Some of the rows that it found wrong last, if the result brought any: up to 4,000 characters of JSON.
-    """
-
-    batches: int = 0
-    rows: int = 0
-    unexpected: int = 0
-    failures: int = 0
-    last_failed: int | None = None
-    said: str | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
+class CheckFigures(CheckStatus):
+    """A check's results as they are counted."""
 
     def add(self, txid: int, result: Mapping[str, Any]) -> None:
         """Take in the result of one batch (`CheckResult.to_json`)."""
