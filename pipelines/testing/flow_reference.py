@@ -25,8 +25,8 @@ from pipelines.flowmix.schemas import several_fields
 from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
-from pipelines.graph.row_values import to_plain
 from pipelines.planner.plain import Table
+from pipelines.testing.flow_values import held, held_if_fit
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -135,9 +135,8 @@ def _row(flow: Flow, stream: StreamDefinition, event: Mapping[str, Any]) -> dict
             if name in ("id", "timestamp"):
                 continue
             raise FieldError(f'flow "{flow.name}", the script of stream "{stream.name}"', name, tuple(schema))
-        fields[name] = (
-            _in_ms(value) if schema[name] == "timestamp" and type(value) is int else fitted(value, schema[name])
-        )
+        in_ms = schema[name] == "timestamp" and type(value) is int
+        fields[name] = _in_ms(value) if in_ms else held_if_fit(value, schema[name])
     return fields
 
 
@@ -220,7 +219,7 @@ class FlowReference:
             return self._passing(operation.criteria, items, schema, operation.label)
         if isinstance(operation, ops.Each):
             given = [(made, now, own) for event, now, order in items for made, own in made_of(operation, event, order)]
-            return _fit(operation.label, dict(operation.schema), given)
+            return _fit(operation.label, dict(operation.schema), given, of_each=True)
         if isinstance(operation, ops.Stateful):
             context = window_context(self._flow, stream, index)
             if isinstance(operation.operation, CollectWindow):
@@ -313,21 +312,22 @@ def _of_own_code(operation: Any) -> dict[str, str | None]:
     return {name: kind for aggregator in own for name, kind in aggregator.result_types({})}
 
 
-def _fit(label: str, schema: Schema, items: list[Item]) -> list[Item]:
-    """Return events that a user's code made, once their values fit the declared types; arrays are not looked into.
+def _fit(label: str, schema: Schema, items: list[Item], *, of_each: bool = False) -> list[Item]:
+    """Return events that a user's code made, with what columns of the declared types hold of their values.
 
     Raises:
         FunctionError: a value is none of its type.
     """
-    kinds = {name: to_plain((kind,)) for name, kind in schema.items() if kind and "<" not in kind}
-    for event, _, _ in items:
+    made = []
+    for event, now, order in items if schema else ():
+        fields = dict(event)
         for name, value in event.items():
             try:
-                if (convert := kinds.get(name)) is not None:
-                    convert((value,))
-            except (ValueError, OverflowError) as error:
+                fields[name] = held(value, schema.get(name), of_each=of_each)
+            except (ValueError, TypeError, AttributeError, OverflowError) as error:
                 raise FunctionError(label, f"field {name}: {error}") from error
-    return items
+        made.append((event.with_fields(fields), now, order))
+    return made if schema else items
 
 
 def _sorted(items: Sequence[Item]) -> list[Item]:

@@ -1,0 +1,62 @@
+"""Values as the engines on Spark have them between two steps, for the reference engine of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.aggregators.ordering import SEVERAL
+from pipelines.flowmix.values import fitted
+from pipelines.graph.arrow_types import arrow_type
+from pipelines.graph.row_values import to_arrow, to_plain
+from pipelines.graph.types import parts_of
+
+# No decimal that fits a column has more digits on the way; what has does not fit.
+_WIDE = Context(prec=1000)
+
+
+def held(value: Any, kind: str | None, *, of_each: bool = False) -> Any:
+    """Return what a column of a Spark SQL type holds of a value; None: of a type that nobody knows.
+
+    Args:
+        of_each: whether the function of an `each` gave it. Of that Spark rounds decimals and makes texts of numbers.
+
+    Raises:
+        ValueError, TypeError, AttributeError, OverflowError: the value is none of the type.
+    """
+    if value is None or kind is None:
+        return value
+    outer, inner = parts_of(kind)
+    if outer == "array":
+        items = value if isinstance(value, SEVERAL) else [value]
+        return [held(item, inner[0][1], of_each=of_each) for item in items]
+    if outer == "struct":
+        fields = value if isinstance(value, Mapping) else dict(zip((name for name, _ in inner), value, strict=True))
+        return {name: held(fields[name], part, of_each=of_each) for name, part in inner if name in fields}
+    if outer == "map":
+        return {key: held(item, inner[1][1], of_each=of_each) for key, item in dict(value).items()}
+    convert = to_plain((kind,))
+    made = fitted(convert((value,))[0] if convert else value, kind)
+    known = arrow_type(kind) if isinstance(made, Decimal) or (kind == "string" and not isinstance(made, str)) else None
+    if known is None:
+        return made
+    return to_arrow([_taken(made, known) if of_each else made], known)[0].as_py()
+
+
+def _taken(value: Any, kind: pa.DataType) -> Any:
+    """Return what Spark takes for a value of an `each`."""
+    if pa.types.is_string(kind):
+        text = str(value) if isinstance(value, int | float | Decimal) else value
+        return text.lower() if isinstance(value, bool) else text
+    return value.quantize(Decimal((0, (1,), -kind.scale)), ROUND_HALF_UP, _WIDE) if value.is_finite() else value
+
+
+def held_if_fit(value: Any, kind: str | None) -> Any:
+    """Return the same, and of a value that is none of the type what comes nearest: itself."""
+    try:
+        return held(value, kind)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return fitted(value, kind)

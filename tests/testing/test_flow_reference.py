@@ -1,0 +1,101 @@
+"""Values in the reference engine of flows are those that columns of Spark's hold, wherever they come from."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.errors import FunctionError
+from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt
+from pipelines.testing import run_flow
+
+EACH: Any = {"trigger": Policy.count(1), "evict": Policy.count(0)}
+
+
+def own(outputs: str, *values: Any) -> WindowAggregator:
+    """Return an aggregator that gives the n-th value of the n-th event."""
+
+    class Own(WindowAggregator):
+        def __init__(self) -> None:
+            self.count = 0
+
+        def added(self, event: Any) -> None:
+            self.count += 1
+
+        def evicted(self, event: Any) -> None:
+            pass
+
+        def aggregate(self) -> Any:
+            return values[self.count - 1]
+
+    Own.outputs = outputs
+    return Own()
+
+
+def made(kind: str, *values: Any, by: str = "each") -> Any:
+    """Return what begins a stream whose field `x` has these values, of an `each`, an aggregator, or the script."""
+    if by == "script":
+        return Flow("f").stream("s", f"x {kind}")
+    stream = Flow("f").stream("s", "n bigint")
+    if by == "each":
+        return stream.each(lambda event: {"x": values[event["n"]]}, f"x {kind}")
+    return stream.aggregate(own(f"x {kind}", *values), **EACH)
+
+
+def run(stream: Any, *values: Any, by: str = "each") -> list[Any]:
+    """Return what comes out of a stream that `made` began with these values."""
+    script = [{"x": value} if by == "script" else {"n": n} for n, value in enumerate(values)]
+    return run_flow(stream.output().build(), {"s": script})["s"]
+
+
+ONE_KEY = [
+    ("bigint", (np.int64(4), 4.0, 4, Decimal("4.00")), 4),
+    ("double", (np.float64(4), 4, 4.0), 4.0),
+    ("boolean", (np.bool_(True), True), True),
+    ("decimal(10,2)", (4, Decimal(4), Decimal("4.0"), Decimal("4.000")), Decimal("4.00")),
+    ("date", (dt.datetime(2020, 1, 1), dt.date(2020, 1, 1)), dt.date(2020, 1, 1)),
+    ("array<bigint>", ([np.int64(4)], [4.0], 4), [4]),
+]
+
+
+@pytest.mark.parametrize("by", ["each", "aggregator", "script"])
+@pytest.mark.parametrize(("kind", "values", "held"), ONE_KEY, ids=[case[0] for case in ONE_KEY])
+def test_values_of_one_number_or_day_are_one_key(kind: str, values: tuple[Any, ...], held: Any, by: str) -> None:
+    found = run(
+        made(kind, *values, by=by).partition("x").aggregate(Count(), DistinctCount("x"), **EACH), *values, by=by
+    )
+    assert [event["count"] for event in found] == [*range(1, len(values) + 1)]
+    assert {repr((event["x"], event["distinct_count"])) for event in found} == {repr((held, 1))}
+
+
+ROUNDED = [
+    ("decimal(10,2)", (Decimal("1.005"), Decimal("-1.005"), Decimal("1.0149")), ("1.01", "-1.01", "1.01")),
+    ("string", (5, True, 1.5, Decimal("1.50"), "x"), ("5", "true", "1.5", "1.50", "x")),
+    ("array<string>", ([5],), ("['5']",)),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "texts"), ROUNDED, ids=[case[0] for case in ROUNDED])
+def test_an_each_rounds_and_makes_texts_and_an_aggregator_may_not(
+    kind: str, values: tuple[Any, ...], texts: tuple[str, ...]
+) -> None:
+    assert [str(event["x"]) for event in run(made(kind, *values), *values)] == list(texts)
+    with pytest.raises(FunctionError, match="field x"):
+        run(made(kind, values[0], by="aggregator"), 0)
+
+
+def test_values_of_numpy_are_numbers_to_what_follows() -> None:
+    values = tuple(map(np.int64, (5, 9, 2)))
+    assert run(made("bigint", *values).filter(gt("x", 4)), *values) == [{"x": 5}, {"x": 9}]
+    assert run(made("bigint", *values, by="aggregator").sort("x", tumbling=Policy.count(3)), *values) == [
+        {"x": 2},
+        {"x": 5},
+        {"x": 9},
+    ]
+    three: Any = {"trigger": Policy.count(3), "evict": Policy.count(0)}
+    assert run(made("bigint", *values).aggregate(Sum("x"), **three), *values) == [{"sum": 16}]
+    assert run(made("boolean", np.bool_(True)).filter(eq("x", True)), 0) == [{"x": True}]
