@@ -201,10 +201,27 @@ class FlowReference:
         self._end = entries.end
         for stream in self._flow.in_order:
             items = entries.items.get(stream.name, []) + self._inbox.pop(stream.name, [])
-            items = _sorted(items)
+            items = _sorted(self._entering(stream, items))
             for index, operation in enumerate(stream.operations):
                 items = self._run_operation(stream, index, operation, items)
         return {name: [event for event, _, _ in _sorted(items)] for name, items in self._results.items()}
+
+    def _entering(self, stream: StreamDefinition, items: list[Item]) -> list[Item]:
+        """Return the events of all ways into a stream, their values in the types of its fields, which hold those of every way."""
+        schema, several = stream.schema_at(0), several_fields(self._flow, stream, 0)
+        if schema is None or not stream.feeds:
+            return items
+
+        def entered(name: str, value: Any) -> Any:
+            kind = schema.get(name)
+            if name not in several or kind is None:
+                return held_if_fit(value, kind)
+            return held_if_fit(value, kind if isinstance(value, list) else kind[6:-1])
+
+        return [
+            (event.with_fields({name: entered(name, value) for name, value in event.items()}), now, order)
+            for event, now, order in items
+        ]
 
     def _run_operation(
         self, stream: StreamDefinition, index: int, operation: ops.Operation, items: list[Item]
@@ -249,16 +266,9 @@ class FlowReference:
         return [] if operation.default is None else self._passing(operation.default, items, schema, operation.label)
 
     def _send(self, stream: StreamDefinition, index: int, path: int, target: str, items: Sequence[Item]) -> None:
-        """Send into another stream, where events carry the name of the stream that sent them.
-
-        A field that another stream declares as an array is one there.
-        """
-        there = self._flow.streams[target]
-        arrays = {name: kind for name, kind in (there.schema_at(0) or {}).items() if kind and kind.startswith("array<")}
-        declared = {name: arrays[name] for name in arrays.keys() - several_fields(self._flow, there, 0)}
+        """Send into another stream, where events carry the name of the stream that sent them."""
         for event, now, order in items:
-            fields = {name: fitted(value, declared.get(name)) for name, value in event.items()}
-            sent = Event(fields, event.id, event.timestamp, stream.name)
+            sent = Event(event, event.id, event.timestamp, stream.name)
             self._inbox[target].append((sent, now, ops.sent_order(order, stream.index, index, path)))
 
     def _passing(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[Item]:

@@ -99,3 +99,25 @@ def test_values_of_numpy_are_numbers_to_what_follows() -> None:
     three: Any = {"trigger": Policy.count(3), "evict": Policy.count(0)}
     assert run(made("bigint", *values).aggregate(Sum("x"), **three), *values) == [{"sum": 16}]
     assert run(made("boolean", np.bool_(True)).filter(eq("x", True)), 0) == [{"x": True}]
+
+
+def test_numbers_that_meet_are_of_the_type_that_holds_both() -> None:
+    """Of other streams and of a stream's own source, and those beside what a join made."""
+    flow = Flow("f").stream("a", "k bigint").to("j", "s").stream("b", "k double").to("j", "s")
+    flow = flow.stream("j").partition("k").aggregate(Count(), **EACH).output()
+    flow = flow.stream("s", "k bigint").partition("k").aggregate(Count(), **EACH).output()
+    ones: Any = {"a": [{"k": 1}], "b": [{"k": 1.0, "timestamp": 9}], "s": [{"k": 1, "timestamp": 10}]}
+    found = run_flow(flow.build(), ones)
+    assert repr([(event["k"], event["count"]) for event in found["j"]]) == "[(1.0, 1), (1.0, 2)]"
+    assert repr([(event["k"], event["count"]) for event in found["s"]]) == "[(1.0, 1), (1.0, 2), (1.0, 3)]"
+
+
+def test_numbers_of_different_types_join() -> None:
+    flow = (
+        Flow("f").stream("a", "k bigint, v bigint").to("j").stream("b", "k double, v bigint").to("j")
+        .stream("j").partition("k").join("a", "b", Policy.count(9)).to("all")
+        .stream("c", "v double").to("all").stream("all").output().build()
+    )  # fmt: skip
+    rows = [{"k": 1.0, "v": 2, "timestamp": 8}, {"k": 1.0, "v": 3, "timestamp": 9}]
+    found = run_flow(flow, {"a": [{"k": 1, "v": 2}], "b": rows, "c": [{"v": 4, "timestamp": 10}]})["all"]
+    assert repr(list(map(dict, found))) == "[{'k': 1.0, 'v': 2.0}, {'k': 1.0, 'v': [2.0, 3.0]}, {'v': 4.0}]"
