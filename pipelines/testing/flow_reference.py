@@ -26,7 +26,7 @@ from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
 from pipelines.planner.plain import Table
-from pipelines.testing.flow_values import held, held_if_fit
+from pipelines.testing.flow_values import copy_of, held, held_if_fit
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -235,14 +235,20 @@ class FlowReference:
         if isinstance(operation, ops.Filter):
             return self._passing(operation.criteria, items, schema, operation.label)
         if isinstance(operation, ops.Each):
-            given = [(made, now, own) for event, now, order in items for made, own in made_of(operation, event, order)]
+            given = [
+                (made, now, own)
+                for event, now, order in items
+                for made, own in made_of(operation, copy_of(event), order)
+            ]
             return _fit(operation.label, dict(operation.schema), given, of_each=True)
         if isinstance(operation, ops.Stateful):
             context = window_context(self._flow, stream, index)
             if isinstance(operation.operation, CollectWindow):
                 items = [(_as_arrays(event, context.several), now, order) for event, now, order in items]
+            if own := _of_own_code(operation.operation):
+                items = [(copy_of(event), now, order) for event, now, order in items]
             made = KeyedWindows(operation.operation, context).feed(items, self._end)
-            return _fit(operation.label, _of_own_code(operation.operation), made)
+            return _fit(operation.label, own, made)
         if isinstance(operation, ops.GateOn):
             return self._gated(operation.gate, items, schema)
         if isinstance(operation, ops.To):
@@ -277,7 +283,7 @@ class FlowReference:
 
     def _answers(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[bool]:
         if criteria.plain:
-            return [criteria.matches(event) for event, _, _ in items]
+            return [criteria.matches(copy_of(event)) for event, _, _ in items]
         if isinstance(criteria, Combined):
             parts = [self._answers(part, items, schema, label) for part in criteria.parts]
             return [criteria.combine([part[i] for part in parts]) for i in range(len(items))]

@@ -13,6 +13,7 @@ from pipelines.flowmix.values import fitted
 from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.row_values import to_arrow, to_plain
 from pipelines.graph.types import parts_of
+from pipelines.windows.event import Event
 
 # No decimal that fits a column has more digits on the way; what has does not fit.
 _WIDE = Context(prec=1000)
@@ -60,3 +61,14 @@ def held_if_fit(value: Any, kind: str | None) -> Any:
         return held(value, kind)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return fitted(value, kind)
+
+
+def copy_of(event: Event) -> Event:
+    """Return an event for a user's code: what that does to it stays there."""
+    return event.with_fields({name: _copied(value) for name, value in event.items()})
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _copied(item) for name, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value

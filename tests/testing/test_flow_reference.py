@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipelines.errors import FunctionError
-from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt
+from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt, python
 from pipelines.testing import run_flow
 
 EACH: Any = {"trigger": Policy.count(1), "evict": Policy.count(0)}
@@ -121,3 +121,43 @@ def test_numbers_of_different_types_join() -> None:
     rows = [{"k": 1.0, "v": 2, "timestamp": 8}, {"k": 1.0, "v": 3, "timestamp": 9}]
     found = run_flow(flow, {"a": [{"k": 1, "v": 2}], "b": rows, "c": [{"v": 4, "timestamp": 10}]})["all"]
     assert repr(list(map(dict, found))) == "[{'k': 1.0, 'v': 2.0}, {'k': 1.0, 'v': [2.0, 3.0]}, {'v': 4.0}]"
+
+
+def changing(event: Any) -> bool:
+    """Change all of an event that can be changed."""
+    event["s"]["a"] = event["l"][0]["a"] = event["v"] = 9
+    event["l"].append({"a": 8})
+    return True
+
+
+class Changing(WindowAggregator):
+    outputs = "n bigint"
+
+    def added(self, event: Any) -> None:
+        changing(event)
+
+    def evicted(self, event: Any) -> None:
+        pass
+
+    def aggregate(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stream: stream.to("same").filter(python(changing)),
+        lambda stream: stream.split(default=python(changing), paths={"same": python(changing)}),
+        lambda stream: stream.to("same").each(lambda event: changing(event) and None),
+        lambda stream: stream.to("same").aggregate(Changing(), **EACH),
+        lambda stream: stream.to("same").aligned(Changing(), every=1),
+    ],
+    ids=["filter", "split", "each", "aggregate", "aligned"],
+)
+def test_what_user_code_does_to_its_event_stays_there(change: Any) -> None:
+    stream = Flow("f").stream("s", "v bigint, s struct<a: bigint>, l array<struct<a: bigint>>")
+    flow = change(stream.persist("before")).output().stream("same").output().build()
+    given = [{"v": 1, "s": {"a": 1}, "l": [{"a": 1}]}, {"v": 2, "s": {"a": 2}, "l": [{"a": 2}]}]
+    found = run_flow(flow, {"s": [{**event, "timestamp": 5000 * n} for n, event in enumerate(given)]})
+    assert found["before"] == found["same"] == given
+    assert all(event == given[n] for n, event in enumerate(found["s"]) if "v" in event)
