@@ -36,7 +36,7 @@ def held(value: Any, kind: str | None, *, of_each: bool = False) -> Any:
         return [held(item, inner[0][1], of_each=of_each) for item in items]
     if outer == "struct":
         fields = value if isinstance(value, Mapping) else dict(zip((name for name, _ in inner), value, strict=True))
-        return {name: held(fields[name], part, of_each=of_each) for name, part in inner if name in fields}
+        return {name: held(fields.get(name), part, of_each=of_each) for name, part in inner}
     if outer == "map":
         return {key: held(item, inner[1][1], of_each=of_each) for key, item in dict(value).items()}
     convert = to_plain((kind,))

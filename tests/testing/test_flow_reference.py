@@ -59,12 +59,14 @@ ONE_KEY = [
     ("decimal(10,2)", (4, Decimal(4), Decimal("4.0"), Decimal("4.000")), Decimal("4.00")),
     ("date", (dt.datetime(2020, 1, 1), dt.date(2020, 1, 1)), dt.date(2020, 1, 1)),
     ("array<bigint>", ([np.int64(4)], [4.0], 4), [4]),
+    ("struct<a: double, b: string>", ({"a": 1}, {"b": None, "a": 1.0}), {"a": 1.0}),
+    ("array<struct<a: bigint, b: string>>", ([{"a": 1}], {"a": 1, "b": None}), [{"a": 1}]),
 ]
 
 
 @pytest.mark.parametrize("by", ["each", "aggregator", "script"])
 @pytest.mark.parametrize(("kind", "values", "held"), ONE_KEY, ids=[case[0] for case in ONE_KEY])
-def test_values_of_one_number_or_day_are_one_key(kind: str, values: tuple[Any, ...], held: Any, by: str) -> None:
+def test_values_that_are_equal_in_a_column_are_one_key(kind: str, values: tuple[Any, ...], held: Any, by: str) -> None:
     found = run(
         made(kind, *values, by=by).partition("x").aggregate(Count(), DistinctCount("x"), **EACH), *values, by=by
     )
