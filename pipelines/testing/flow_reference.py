@@ -26,7 +26,7 @@ from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
 from pipelines.planner.plain import Table
-from pipelines.testing.flow_values import copy_of, held, held_if_fit
+from pipelines.testing.flow_values import copy_of, held, held_if_fit, plain_time, without_zones
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -120,7 +120,7 @@ def _entries(
             if clock == "event":
                 continue
             timestamp = arrival
-        event = Event(row, f"{stream.name}-{number}" if id is None else str(id), timestamp, stream.name)
+        event = Event(row, f"{stream.name}-{number}" if id is None else str(plain_time(id)), timestamp, stream.name)
         now = timestamp if clock == "event" else arrival
         entered.append((event, now, source_order(stream.index, number)))
     return entered, at
@@ -141,8 +141,8 @@ def _row(flow: Flow, stream: StreamDefinition, event: Mapping[str, Any]) -> dict
 
 
 def _in_ms(milliseconds: int) -> datetime.datetime:
-    """Return a time of a script as a timestamp column holds it; every engine shows it without a time zone, in UTC."""
-    return datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=milliseconds)
+    """Return a time of a script as a timestamp column holds it."""
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=milliseconds)
 
 
 def _said(
@@ -238,7 +238,7 @@ class FlowReference:
             given = [
                 (made, now, own)
                 for event, now, order in items
-                for made, own in made_of(operation, copy_of(event), order)
+                for made, own in made_of(operation, without_zones(event), order)
             ]
             return _fit(operation.label, dict(operation.schema), given, of_each=True)
         if isinstance(operation, ops.Stateful):
@@ -283,7 +283,7 @@ class FlowReference:
 
     def _answers(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[bool]:
         if criteria.plain:
-            return [criteria.matches(copy_of(event)) for event, _, _ in items]
+            return [criteria.matches(without_zones(event)) for event, _, _ in items]
         if isinstance(criteria, Combined):
             parts = [self._answers(part, items, schema, label) for part in criteria.parts]
             return [criteria.combine([part[i] for part in parts]) for i in range(len(items))]
@@ -295,10 +295,11 @@ class FlowReference:
     def _computed(self, operation: ops.Compute, items: list[Item], schema: Schema | None) -> list[Item]:
         """Id and timestamp stay; an event for which nothing is there goes no further."""
         table = _table(items, schema, operation.reads)
-        columns = {
-            name: self._evaluated(table, f"CAST({spark_sql('compute', text)} AS {kind})", f"{operation.label}: {text}")
-            for name, kind, text in operation.outputs
-        }
+        columns = {}
+        for name, kind, text in operation.outputs:
+            cast = f"CAST({spark_sql('compute', text)} AS {kind})"
+            found = self._evaluated(table, cast, f"{operation.label}: {text}")
+            columns[name] = [held_if_fit(value, kind) for value in found]
         made = []
         for number, (event, now, order) in enumerate(items):
             if kept := event.with_fields({name: values[number] for name, values in columns.items()}):
@@ -334,16 +335,18 @@ def _fit(label: str, schema: Schema, items: list[Item], *, of_each: bool = False
     Raises:
         FunctionError: a value is none of its type.
     """
+    if not (schema or of_each):
+        return items
     made = []
-    for event, now, order in items if schema else ():
+    for event, now, order in items:
         fields = dict(event)
-        for name, value in event.items():
+        for name in event if of_each else schema.keys() & event.keys():
             try:
-                fields[name] = held(value, schema.get(name), of_each=of_each)
+                fields[name] = held(event[name], schema.get(name), of_each=of_each)
             except (ValueError, TypeError, AttributeError, OverflowError) as error:
                 raise FunctionError(label, f"field {name}: {error}") from error
         made.append((event.with_fields(fields), now, order))
-    return made if schema else items
+    return made
 
 
 def _sorted(items: Sequence[Item]) -> list[Item]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.aggregators.ordering import SEVERAL
-from pipelines.flowmix.values import fitted
+from pipelines.flowmix.values import fitted, in_utc
 from pipelines.graph.arrow_types import arrow_type
+from pipelines.graph.plain_values import without_zone
 from pipelines.graph.row_values import to_arrow, to_plain
 from pipelines.graph.types import parts_of
 from pipelines.windows.event import Event
@@ -29,7 +31,7 @@ def held(value: Any, kind: str | None, *, of_each: bool = False) -> Any:
         ValueError, TypeError, AttributeError, OverflowError: the value is none of the type.
     """
     if value is None or kind is None:
-        return value
+        return _parts(value, in_utc)
     outer, inner = parts_of(kind)
     if outer == "array":
         items = value if isinstance(value, SEVERAL) else [value]
@@ -38,9 +40,15 @@ def held(value: Any, kind: str | None, *, of_each: bool = False) -> Any:
         fields = value if isinstance(value, Mapping) else dict(zip((name for name, _ in inner), value, strict=True))
         return {name: held(fields.get(name), part, of_each=of_each) for name, part in inner}
     if outer == "map":
-        return {key: held(item, inner[1][1], of_each=of_each) for key, item in dict(value).items()}
+        of_key, of_item = (part for _, part in inner)
+        return {
+            key if isinstance(key, tuple) else held(key, of_key): held(item, of_item, of_each=of_each)
+            for key, item in dict(value).items()
+        }
     convert = to_plain((kind,))
     made = fitted(convert((value,))[0] if convert else value, kind)
+    if kind in ("timestamp", "timestamp_ltz"):
+        return in_utc(made)
     known = arrow_type(kind) if isinstance(made, Decimal) or (kind == "string" and not isinstance(made, str)) else None
     if known is None:
         return made
@@ -65,10 +73,25 @@ def held_if_fit(value: Any, kind: str | None) -> Any:
 
 def copy_of(event: Event) -> Event:
     """Return an event for a user's code: what that does to it stays there."""
-    return event.with_fields({name: _copied(value) for name, value in event.items()})
+    return _changed(event, lambda value: value)
 
 
-def _copied(value: Any) -> Any:
+def without_zones(event: Event) -> Event:
+    """Return a copy as functions and predicates get it: times are without a zone, in UTC."""
+    return _changed(event, plain_time)
+
+
+def plain_time(value: Any) -> Any:
+    """Return a time with a zone as one without, in UTC; any other value as it is."""
+    return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
+
+
+def _changed(event: Event, change: Callable[[Any], Any]) -> Event:
+    return event.with_fields({name: _parts(value, change) for name, value in event.items()})
+
+
+def _parts(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a copy of a value, with a change of all that is no list or dict in it."""
     if isinstance(value, Mapping):
-        return {name: _copied(item) for name, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value
+        return {change(name): _parts(item, change) for name, item in value.items()}
+    return [_parts(item, change) for item in value] if isinstance(value, list | tuple) else change(value)

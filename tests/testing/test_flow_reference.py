@@ -13,6 +13,7 @@ from pipelines.errors import FunctionError
 from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt, python
 from pipelines.testing import run_flow
 
+EPOCH, NAIVE = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(1970, 1, 1)
 EACH: Any = {"trigger": Policy.count(1), "evict": Policy.count(0)}
 
 
@@ -163,3 +164,66 @@ def test_what_user_code_does_to_its_event_stays_there(change: Any) -> None:
     found = run_flow(flow, {"s": [{**event, "timestamp": 5000 * n} for n, event in enumerate(given)]})
     assert found["before"] == found["same"] == given
     assert all(event == given[n] for n, event in enumerate(found["s"]) if "v" in event)
+
+
+TIMES = (0, dt.datetime(1970, 1, 1), EPOCH, EPOCH.astimezone(dt.timezone(dt.timedelta(hours=1))))
+
+
+class Shown(WindowAggregator):
+    """The last event as a text."""
+
+    outputs = "x string"
+
+    def added(self, event: Any) -> None:
+        self.x = repr(dict(event))
+
+    def evicted(self, event: Any) -> None:
+        pass
+
+    def aggregate(self) -> str:
+        return self.x
+
+
+def show(event: Any) -> dict[str, str]:
+    return {"x": repr(dict(event))}
+
+
+@pytest.mark.parametrize("value", TIMES, ids=str)
+def test_times_have_no_zone_in_functions_and_utc_in_aggregators(value: Any) -> None:
+    """As on Spark, whatever the script gives, and whatever makes them."""
+    begun = Flow("f").stream("s", "t timestamp, l array<timestamp>")
+    script = {"s": [{"t": value, "l": [EPOCH]}, {"t": value, "timestamp": 5000}]}
+    flow = (
+        begun.to("each", "own", "again", "spans", "keyed").filter(python(lambda e: repr(e["t"]) == repr(NAIVE))).output()
+        .stream("each").each(show, "x string").output()
+        .stream("own").aggregate(Shown(), **EACH).output()
+        .stream("again").each(dict).each(lambda event: {**event}).aggregate(Shown(), **EACH).output()
+        .stream("spans").aligned(Count(), every=1).select("window_start").each(show, "x string").output()
+        .stream("keyed").partition("t").aggregate(Shown(), Count(), **EACH).each(lambda event: event).output()
+        .build()
+    )  # fmt: skip
+    found = run_flow(flow, script)
+    assert found["s"] == [{"t": NAIVE, "l": [NAIVE]}, {"t": NAIVE}]
+    assert found["each"] == [{"x": repr({"t": NAIVE, "l": [NAIVE]})}, {"x": repr({"t": NAIVE})}]
+    assert found["own"] == found["again"] == [{"x": repr({"t": EPOCH, "l": [EPOCH]})}, {"x": repr({"t": EPOCH})}]
+    assert found["spans"] == [{"x": repr({"window_start": NAIVE})}]
+    assert [(event["t"], event["count"]) for event in found["keyed"]] == [(NAIVE, 1), (NAIVE, 2)]
+
+
+@pytest.mark.parametrize("by", ["each", "aggregator", "script"])
+def test_spellings_of_one_moment_are_one_key(by: str) -> None:
+    times = TIMES if by == "script" else TIMES[1:]
+    found = run(
+        made("timestamp", *times, by=by).partition("x").aggregate(Count(), DistinctCount("x"), **EACH), *times, by=by
+    )
+    assert found == [{"x": NAIVE, "count": n, "distinct_count": 1} for n in range(1, len(times) + 1)]
+
+
+def test_bounds_of_windows_join_with_times_of_a_source() -> None:
+    flow = (
+        Flow("f").stream("a", "v bigint").aligned(Count(), every=1).to("j")
+        .stream("b", "window_start timestamp, w bigint").to("j")
+        .stream("j").partition("window_start").join("b", "a", Policy.count(9)).select("w", "count").output().build()
+    )  # fmt: skip
+    script = {"a": [{"timestamp": at} for at in (100, 3000)], "b": [{"window_start": 0, "w": 7, "timestamp": 0}]}
+    assert run_flow(flow, script)["j"] == [{"w": 7, "count": 1}]
