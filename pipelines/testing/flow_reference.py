@@ -343,7 +343,7 @@ def _fit(label: str, schema: Schema, items: list[Item], *, of_each: bool = False
         for name in event if of_each else schema.keys() & event.keys():
             try:
                 fields[name] = held(event[name], schema.get(name), of_each=of_each)
-            except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise FunctionError(label, f"field {name}: {error}") from error
         made.append((event.with_fields(fields), now, order))
     return made

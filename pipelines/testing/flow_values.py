@@ -28,7 +28,7 @@ def held(value: Any, kind: str | None, *, of_each: bool = False) -> Any:
         of_each: whether the function of an `each` gave it. Of that Spark rounds decimals and makes texts of numbers.
 
     Raises:
-        ValueError, TypeError, AttributeError, OverflowError: the value is none of the type.
+        ValueError, TypeError, AttributeError, ArithmeticError: the value is none of the type.
     """
     if value is None or kind is None:
         return _parts(value, in_utc)
@@ -67,7 +67,7 @@ def held_if_fit(value: Any, kind: str | None) -> Any:
     """Return the same, and of a value that is none of the type what comes nearest: itself."""
     try:
         return held(value, kind)
-    except (ValueError, TypeError, AttributeError, OverflowError):
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
         return fitted(value, kind)
 
 

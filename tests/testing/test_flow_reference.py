@@ -91,6 +91,12 @@ def test_an_each_rounds_and_makes_texts_and_an_aggregator_may_not(
         run(made(kind, values[0], by="aggregator"), 0)
 
 
+@pytest.mark.parametrize("value", [Decimal("123456789.1"), Decimal("1e5000"), Decimal("NaN")], ids=str)
+def test_a_decimal_beyond_its_type_is_refused(value: Decimal) -> None:
+    with pytest.raises(FunctionError, match="field x"):
+        run(made("decimal(10,2)", value), value)
+
+
 def test_values_of_numpy_are_numbers_to_what_follows() -> None:
     values = tuple(map(np.int64, (5, 9, 2)))
     assert run(made("bigint", *values).filter(gt("x", 4)), *values) == [{"x": 5}, {"x": 9}]
