@@ -32,7 +32,7 @@ from pipelines.graph.nodes import CodeLocation
 from pipelines.sources.base import Source
 from pipelines.sources.events import PROCESSING
 from pipelines.windows.buffer import WindowContext
-from pipelines.windows.operations import Grouping, JoinWindow
+from pipelines.windows.operations import AlignedWindow, Grouping, JoinWindow
 
 CLOCKS = ("event", "processing")
 CHANNELS, BATCH = "channels", "batch"
@@ -427,22 +427,35 @@ def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowCo
     """Return the context of the stateful operation `index` of a stream, the same for every engine."""
     operation = stream.operations[index]
     assert isinstance(operation, Stateful)
-    before = _windows_before(stream, index)
-    depth, several = entry_depth(flow, stream) + before, several_fields(flow, stream, index)
-    return WindowContext(flow.name, stream.name, before, operation.partition, depth, several)
-
-
-def entry_depth(flow: Flow, stream: StreamDefinition) -> int:
-    """Return how many stateful operations lie before a stream on the longest way from a source."""
-    depths: dict[str, int] = {}
+    entered: dict[str, _Before] = {}
     for definition in flow.in_order:
-        ways = (
-            depths[feed.stream] + _windows_before(flow.streams[feed.stream], feed.operation)
+        ways = [
+            (feed.stream, *_windows_before(flow.streams[feed.stream], feed.operation, entered[feed.stream]))
             for feed in definition.feeds
-        )
-        depths[definition.name] = max(ways, default=0)
-    return depths[stream.name]
+        ]
+        depth = max((depth for _, depth, _ in ways), default=0)
+        entered[definition.name] = depth, {(origin, lag) for origin, _, lags in ways for _, lag in lags}
+    depth, lags = _windows_before(stream, index, entered[stream.name])
+    own, several = depth - entered[stream.name][0], several_fields(flow, stream, index)
+    behind = frozenset(lag for _, lag in lags)
+    return WindowContext(flow.name, stream.name, own, operation.partition, depth, several, behind)
 
 
-def _windows_before(stream: StreamDefinition, index: int) -> int:
-    return sum(isinstance(operation, Stateful) for operation in stream.operations[:index])
+_Before = tuple[int, set[tuple[str, int]]]
+"""How many stateful operations lie before a place on the longest way from a source; `lags` of its context, each with
+the stream whose events have it."""
+
+
+def _windows_before(stream: StreamDefinition, index: int, entered: _Before) -> _Before:
+    """Return what lies before operation `index` of a stream; `entered`: before the stream."""
+    depth, lags = entered
+    for operation in stream.operations[:index]:
+        if not isinstance(operation, Stateful):
+            continue
+        window = operation.operation
+        if isinstance(window, JoinWindow):
+            lags = {(origin, lag) for origin, lag in lags if origin == window.left}
+        elif isinstance(window, Grouping):
+            lags = {(stream.name, 1 + depth)} if isinstance(window, AlignedWindow) else set()
+        depth += 1
+    return depth, lags

@@ -25,8 +25,8 @@ from pipelines.flowmix.schemas import several_fields
 from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
-from pipelines.graph.row_values import to_plain
 from pipelines.planner.plain import Table
+from pipelines.testing.flow_values import copy_of, held, held_if_fit, plain_time, without_zones
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -120,7 +120,7 @@ def _entries(
             if clock == "event":
                 continue
             timestamp = arrival
-        event = Event(row, f"{stream.name}-{number}" if id is None else str(id), timestamp, stream.name)
+        event = Event(row, f"{stream.name}-{number}" if id is None else str(plain_time(id)), timestamp, stream.name)
         now = timestamp if clock == "event" else arrival
         entered.append((event, now, source_order(stream.index, number)))
     return entered, at
@@ -135,15 +135,14 @@ def _row(flow: Flow, stream: StreamDefinition, event: Mapping[str, Any]) -> dict
             if name in ("id", "timestamp"):
                 continue
             raise FieldError(f'flow "{flow.name}", the script of stream "{stream.name}"', name, tuple(schema))
-        fields[name] = (
-            _in_ms(value) if schema[name] == "timestamp" and type(value) is int else fitted(value, schema[name])
-        )
+        in_ms = schema[name] == "timestamp" and type(value) is int
+        fields[name] = _in_ms(value) if in_ms else held_if_fit(value, schema[name])
     return fields
 
 
 def _in_ms(milliseconds: int) -> datetime.datetime:
-    """Return a time of a script as a timestamp column holds it; every engine shows it without a time zone, in UTC."""
-    return datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=milliseconds)
+    """Return a time of a script as a timestamp column holds it."""
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=milliseconds)
 
 
 def _said(
@@ -202,10 +201,27 @@ class FlowReference:
         self._end = entries.end
         for stream in self._flow.in_order:
             items = entries.items.get(stream.name, []) + self._inbox.pop(stream.name, [])
-            items = _sorted(items)
+            items = _sorted(self._entering(stream, items))
             for index, operation in enumerate(stream.operations):
                 items = self._run_operation(stream, index, operation, items)
         return {name: [event for event, _, _ in _sorted(items)] for name, items in self._results.items()}
+
+    def _entering(self, stream: StreamDefinition, items: list[Item]) -> list[Item]:
+        """Return the events of all ways into a stream, their values in the types of its fields, which hold those of every way."""
+        schema, several = stream.schema_at(0), several_fields(self._flow, stream, 0)
+        if schema is None or not stream.feeds:
+            return items
+
+        def entered(name: str, value: Any) -> Any:
+            kind = schema.get(name)
+            if name not in several or kind is None:
+                return held_if_fit(value, kind)
+            return held_if_fit(value, kind if isinstance(value, list) else kind[6:-1])
+
+        return [
+            (event.with_fields({name: entered(name, value) for name, value in event.items()}), now, order)
+            for event, now, order in items
+        ]
 
     def _run_operation(
         self, stream: StreamDefinition, index: int, operation: ops.Operation, items: list[Item]
@@ -219,14 +235,20 @@ class FlowReference:
         if isinstance(operation, ops.Filter):
             return self._passing(operation.criteria, items, schema, operation.label)
         if isinstance(operation, ops.Each):
-            given = [(made, now, own) for event, now, order in items for made, own in made_of(operation, event, order)]
-            return _fit(operation.label, dict(operation.schema), given)
+            given = [
+                (made, now, own)
+                for event, now, order in items
+                for made, own in made_of(operation, without_zones(event), order)
+            ]
+            return _fit(operation.label, dict(operation.schema), given, of_each=True)
         if isinstance(operation, ops.Stateful):
             context = window_context(self._flow, stream, index)
             if isinstance(operation.operation, CollectWindow):
                 items = [(_as_arrays(event, context.several), now, order) for event, now, order in items]
+            if own := _of_own_code(operation.operation):
+                items = [(copy_of(event), now, order) for event, now, order in items]
             made = KeyedWindows(operation.operation, context).feed(items, self._end)
-            return _fit(operation.label, _of_own_code(operation.operation), made)
+            return _fit(operation.label, own, made)
         if isinstance(operation, ops.GateOn):
             return self._gated(operation.gate, items, schema)
         if isinstance(operation, ops.To):
@@ -250,16 +272,9 @@ class FlowReference:
         return [] if operation.default is None else self._passing(operation.default, items, schema, operation.label)
 
     def _send(self, stream: StreamDefinition, index: int, path: int, target: str, items: Sequence[Item]) -> None:
-        """Send into another stream, where events carry the name of the stream that sent them.
-
-        A field that another stream declares as an array is one there.
-        """
-        there = self._flow.streams[target]
-        arrays = {name: kind for name, kind in (there.schema_at(0) or {}).items() if kind and kind.startswith("array<")}
-        declared = {name: arrays[name] for name in arrays.keys() - several_fields(self._flow, there, 0)}
+        """Send into another stream, where events carry the name of the stream that sent them."""
         for event, now, order in items:
-            fields = {name: fitted(value, declared.get(name)) for name, value in event.items()}
-            sent = Event(fields, event.id, event.timestamp, stream.name)
+            sent = Event(event, event.id, event.timestamp, stream.name)
             self._inbox[target].append((sent, now, ops.sent_order(order, stream.index, index, path)))
 
     def _passing(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[Item]:
@@ -268,7 +283,7 @@ class FlowReference:
 
     def _answers(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[bool]:
         if criteria.plain:
-            return [criteria.matches(event) for event, _, _ in items]
+            return [criteria.matches(without_zones(event)) for event, _, _ in items]
         if isinstance(criteria, Combined):
             parts = [self._answers(part, items, schema, label) for part in criteria.parts]
             return [criteria.combine([part[i] for part in parts]) for i in range(len(items))]
@@ -280,10 +295,11 @@ class FlowReference:
     def _computed(self, operation: ops.Compute, items: list[Item], schema: Schema | None) -> list[Item]:
         """Id and timestamp stay; an event for which nothing is there goes no further."""
         table = _table(items, schema, operation.reads)
-        columns = {
-            name: self._evaluated(table, f"CAST({spark_sql('compute', text)} AS {kind})", f"{operation.label}: {text}")
-            for name, kind, text in operation.outputs
-        }
+        columns = {}
+        for name, kind, text in operation.outputs:
+            cast = f"CAST({spark_sql('compute', text)} AS {kind})"
+            found = self._evaluated(table, cast, f"{operation.label}: {text}")
+            columns[name] = [held_if_fit(value, kind) for value in found]
         made = []
         for number, (event, now, order) in enumerate(items):
             if kept := event.with_fields({name: values[number] for name, values in columns.items()}):
@@ -313,21 +329,24 @@ def _of_own_code(operation: Any) -> dict[str, str | None]:
     return {name: kind for aggregator in own for name, kind in aggregator.result_types({})}
 
 
-def _fit(label: str, schema: Schema, items: list[Item]) -> list[Item]:
-    """Return events that a user's code made, once their values fit the declared types; arrays are not looked into.
+def _fit(label: str, schema: Schema, items: list[Item], *, of_each: bool = False) -> list[Item]:
+    """Return events that a user's code made, with what columns of the declared types hold of their values.
 
     Raises:
         FunctionError: a value is none of its type.
     """
-    kinds = {name: to_plain((kind,)) for name, kind in schema.items() if kind and "<" not in kind}
-    for event, _, _ in items:
-        for name, value in event.items():
+    if not (schema or of_each):
+        return items
+    made = []
+    for event, now, order in items:
+        fields = dict(event)
+        for name in event if of_each else schema.keys() & event.keys():
             try:
-                if (convert := kinds.get(name)) is not None:
-                    convert((value,))
-            except (ValueError, OverflowError) as error:
+                fields[name] = held(event[name], schema.get(name), of_each=of_each)
+            except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise FunctionError(label, f"field {name}: {error}") from error
-    return items
+        made.append((event.with_fields(fields), now, order))
+    return made
 
 
 def _sorted(items: Sequence[Item]) -> list[Item]:

@@ -183,8 +183,8 @@ class AlignedBuffer(SpanBuffer):
         self._patience = context.depth
 
     def _spans_of(self, event: Event, now: int) -> Iterable[Span]:
-        # Results of windows upstream are of the last ms of their span, and come a little later than that.
-        near = event.timestamp is not None and now - self._patience <= event.timestamp <= now
+        # Results of aligned windows upstream are of the last ms of their span, and come a little later than that.
+        near = event.timestamp is not None and now - event.timestamp in self.context.lags
         known = {span.start: span for span in self._spans}
         wanted = list(self._places.around(event.timestamp if near else now))
         opened = [(start, end) for start, end in wanted if start not in known]

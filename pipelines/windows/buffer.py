@@ -38,6 +38,8 @@ class WindowContext:
         depth: how many stateful operations lie before it on the longest way from a source. At the same clock what a tick
             fires here comes before what a tick fired upstream, as the tick does.
         several: fields that a join made arrays on Spark: of one value a user's aggregator gets the value, as on other engines.
+        lags: by how many ms results of aligned windows on a way here are behind the clock: an aligned window places them
+            by their own time.
     """
 
     flow: str
@@ -46,6 +48,7 @@ class WindowContext:
     partition: tuple[str, ...] = ()
     depth: int = 0
     several: frozenset[str] = frozenset()
+    lags: frozenset[int] = frozenset()
 
     @cached_property
     def prefix(self) -> str:

@@ -55,8 +55,8 @@ class _Kind(ABC):
 class _Aligned(_Kind):
     per_key = False
 
-    def __init__(self, places: FixedPlaces | DayPlaces, depth: int) -> None:
-        self._places, self._depth = places, depth
+    def __init__(self, places: FixedPlaces | DayPlaces, lags: frozenset[int]) -> None:
+        self._places, self._lags = places, lags
 
     def spans(self, rows: pa.Table, keys: Ints, state: pa.Table | None, state_keys: Ints) -> _Spans:
         row, start, end = (
@@ -80,12 +80,14 @@ class _Aligned(_Kind):
         return _Spans(groups, start[first], end[first])
 
     def _times(self, rows: pa.Table) -> Ints:
-        clocks = rows[events.CLOCK].to_numpy()
-        if not self._depth or events.TIME not in rows.column_names:
+        placed = clocks = rows[events.CLOCK].to_numpy()
+        if not self._lags or events.TIME not in rows.column_names:
             return clocks
-        # Results of windows upstream are of the last ms of their span, and come a little later than that.
+        # Results of aligned windows upstream are of the last ms of their span, and come a little later than that.
         times = rows[events.TIME].fill_null(np.iinfo(np.int64).min).to_numpy()
-        return np.where((times >= clocks - self._depth) & (times <= clocks), times, clocks)
+        for lag in self._lags:
+            placed = np.where(times == clocks - lag, times, placed)
+        return placed
 
 
 def fixed(places: FixedPlaces, at: Ints) -> tuple[Ints, Ints, Ints]:
@@ -167,7 +169,7 @@ class SpanArrays(Arrays):
         self._kind: _Kind
         self._most_open = 1
         if isinstance(operation, AlignedWindow):
-            self._kind = _Aligned(places_of(operation), context.depth)
+            self._kind = _Aligned(places_of(operation), context.lags)
             self._most_open = 1 - (-operation.lasts // operation.every)
         else:
             assert isinstance(operation, SessionWindow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Callable
 from typing import Any
 
@@ -199,6 +200,63 @@ def own_aggregator_then_ticks() -> tuple[Flow, Any]:
     return flow, {"s": script}
 
 
+class Shown(WindowAggregator):
+    """The last event as a text."""
+
+    outputs = "shown string"
+
+    def __init__(self) -> None:
+        self.shown = ""
+
+    def added(self, event: Event) -> None:
+        self.shown = str({name: str(event[name]) for name in sorted(event)})
+
+    def evicted(self, event: Event) -> None:
+        pass
+
+    def aggregate(self) -> str:
+        return self.shown
+
+
+def values_in_user_code_and_in_keys() -> tuple[Flow, Any]:
+    """Of one moment, number and struct in several forms, from a script and from functions; numbers of two types meet."""
+    made = [{"n": 4.0, "d": 4, "x": "5"}, {"n": 4, "d": decimal.Decimal("4.004"), "x": 5}]
+    flow = (
+        Flow("forms")
+        .stream("s", "t timestamp, s struct<a: bigint, b: string>, n bigint").to("own", "all", "keys", "spans")
+        .stream("other", "n double, s struct<a: bigint, b: string>").to("all")
+        .stream("own").aggregate(Shown(), trigger=C(1), evict=C(1)).output()
+        .stream("all").partition("n").aggregate(Count(), Count("of_s", field="s"), trigger=C(1), evict=C(0)).output()
+        .stream("keys").partition("t", "s").aggregate(Count(), trigger=C(1), evict=C(0)).output()
+        .stream("spans").aligned(Count(), every=1)
+        .each(lambda event: {"at": repr(event["window_start"])}, "at string").output()
+        .stream("given", "v bigint").each(lambda event: made[event["v"]], "n bigint, d decimal(10,2), x string")
+        .partition("n", "d", "x").aggregate(Count(), trigger=C(1), evict=C(0)).output()
+        .build()
+    )  # fmt: skip
+    noon = datetime.datetime(2026, 1, 1, 12)
+    moments = [noon, noon.replace(tzinfo=datetime.UTC), 1_767_268_800_000]
+    structs: list[Any] = [{"a": 1}, {"b": None, "a": 1}, {"a": 1.0}]
+    events = [at(n, t=t, s=s, n=1) for n, (t, s) in enumerate(zip(moments, structs, strict=True))]
+    return flow, {"s": [*events, at(5000)], "other": [at(9, n=1.0)], "given": [at(0, v=0), at(1, v=1)]}
+
+
+def aligned_behind_other_windows() -> tuple[Flow, Any]:
+    """What is by chance as little behind the clock as results of aligned windows counts by the clock."""
+    flow = (
+        Flow("behind").stream("s", "k string, v bigint").partition("k").to("visits", "joins", "nested")
+        .sort("v", tumbling=T(1)).aligned(Count(), every=1).output()
+        .stream("visits").partition("k").switch(open=C(100), evict=C(1), close=C(1)).session(Count("n"), gap=1)
+        .aligned(Count(), every=2).output()
+        .stream("joins").partition("k").join("s", "right", evict=C(9)).aligned(Count(), every=1).output()
+        .stream("right", "k string, w bigint").to("joins")
+        .stream("nested").partition("k").sort("v", progressive=1).aligned(Count("n"), every=1).aligned(Count(), every=2).output()
+        .build()
+    )  # fmt: skip
+    events = [at(ms, k="a", v=n) for n, ms in enumerate((0, 998, 999, 1000, 1999, 2500, 9000, 20_000))]
+    return flow, {"s": events, "right": [at(1000, k="a", w=1), at(20_000, k="b")]}
+
+
 CASES = [
     split_by_every_kind_of_criteria,
     join_of_an_event_with_itself,
@@ -213,6 +271,8 @@ CASES = [
     join_behind(kept),
     python_among_other_criteria,
     join_behind_which_windows_stand,
+    values_in_user_code_and_in_keys,
+    aligned_behind_other_windows,
 ]
 
 

@@ -15,7 +15,7 @@ from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.definition import Feed
 from pipelines.flowmix.each import made_of
 from pipelines.flowmix.flow import window_context
-from pipelines.flowmix.operations import Each, sent_order, several_order, source_order
+from pipelines.flowmix.operations import Each, Stateful, sent_order, several_order, source_order
 from pipelines.flowmix.schemas import common, several_fields
 from pipelines.graph.nodes import CodeLocation
 from pipelines.quality import drop
@@ -105,6 +105,27 @@ def test_where_windows_stand() -> None:
     assert [one.depth for one in contexts] == [1, 2, 3]
     assert {one.partition for one in contexts} == {("k",)}
     assert window_context(built, built.streams["a"], 3).depth == 0
+
+
+def test_how_far_behind_the_clock_results_of_aligned_windows_come() -> None:
+    """Not behind a window that makes new events, and of a join those of the left side, whose times the pairs have."""
+    built = (
+        Flow("f").stream("a", "v bigint").sort("v", progressive=1).aligned(Sum("v", "v"), every=1).to("c")
+        .stream("b", "v bigint").aligned(Sum("v", "v"), every=1).to("c", "d")
+        .stream("c").join("a", "b", evict=Policy.count(1)).sort("v", progressive=1).session(Sum("v"), gap=1)
+        .aligned(Sum("sum"), every=1).output()
+        .stream("d", "v bigint").sort("v", progressive=1).aligned(Sum("v", "v"), every=1).aligned(Sum("v"), every=2).output()
+        .build()
+    )  # fmt: skip
+    lags = {
+        name: [
+            window_context(built, stream, index).lags
+            for index, operation in enumerate(stream.operations)
+            if isinstance(operation, Stateful)
+        ]
+        for name, stream in built.streams.items()
+    }
+    assert lags == {"a": [set(), set()], "b": [set()], "c": [{1, 2}, {2}, {2}, set()], "d": [{1}, {1}, {3}]}
 
 
 def test_ids_and_times_of_a_source() -> None:

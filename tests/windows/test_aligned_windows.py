@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.errors import ChainOutputsError, FlowError
-from pipelines.flowmix import Count, Flow, Max, Sum
+from pipelines.flowmix import Count, Flow, Max, Policy, Sum
 from pipelines.testing import run_flow
 from pipelines.windows.aligned import DayPlaces, FixedPlaces, places_of
 from pipelines.windows.blob import dumps, loads
@@ -164,6 +164,41 @@ def test_windows_of_windows_nest() -> None:
     script = {"s": [{"k": "a", "v": 1, "timestamp": at} for at in times]}
     hours = [(event["window_start"].hour, event["n"], event["minutes"]) for event in run_flow(built, script)["s"]]
     assert hours == [(0, 4, 3), (1, 2, 2), (2, 1, 1)]
+
+
+def _placed(stream: Any, **scripts: Any) -> list[tuple[int, int]]:
+    """Return the start of each window of a second of what a stream makes, and how many events are in it."""
+    made = run_flow(stream.aligned(Count(output="n"), every=1).output().build(), scripts)["s"]
+    return [(event["window_start"].second, event["n"]) for event in made]
+
+
+def test_the_clock_places_what_other_windows_made() -> None:
+    """Only results of aligned windows are of their own time: others come by chance as little behind it as those."""
+    late = [{"v": number, "timestamp": at} for number, at in enumerate((998, 999, 2500))]
+    assert _placed(Flow("f").stream("s", "v bigint").sort("v", tumbling=Policy.time(1)), s=late) == [(1, 2)]
+    one = [{"v": 1, "timestamp": 0}, {"v": 2, "timestamp": 9000}]
+    summed = Flow("f").stream("a", "v bigint").sort("v", progressive=1).aligned(Sum("v", "v"), every=1).to("s")
+    for numbers in (
+        Flow("f").stream("s", "v bigint"),
+        Flow("f").stream("s", "v bigint").sort("v", progressive=1),
+        summed.stream("s", "v bigint"),
+    ):
+        assert _placed(numbers.session(Count(output="visits"), gap=1), s=one)[0] == (1, 1)
+
+
+def test_the_clock_places_joined_events() -> None:
+    flow = Flow("f").stream("left", "k string, v bigint").to("s").stream("right", "k string, w bigint").to("s")
+    joined = flow.stream("s").partition("k").join("left", "right", evict=Policy.count(9))
+    left = [{"k": "a", "v": at, "timestamp": at} for at in (997, 998, 999)]
+    right = [{"k": "a", "w": 5, "timestamp": at} for at in (1000, 5000)]
+    assert _placed(joined, left=left, right=right)[0] == (1, 3)
+
+
+def test_windows_nest_behind_what_passes_their_results_on() -> None:
+    """Also a window that has others before it, and comes a little later for each."""
+    sums = Flow("f").stream("s", "v bigint").sort("v", progressive=1).aligned(Sum("v", "v"), every=1)
+    script = [{"v": 1, "timestamp": at} for at in (0, 999, 1000, 5000)]
+    assert _placed(sums.sort("v", progressive=1), s=script)[:2] == [(0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize(

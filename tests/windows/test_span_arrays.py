@@ -66,7 +66,7 @@ TYPES = {"k": pa.string(), "j": pa.int64(), "w": pa.string()}
 
 
 def place(partition: tuple[str, ...], depth: int) -> WindowContext:
-    return WindowContext("flow", "stream", 1, partition, depth)
+    return WindowContext("flow", "stream", 1, partition, depth, lags=frozenset({1, 2} if depth else ()))
 
 
 def result_schema(chain: Any, partition: tuple[str, ...], kind: pa.DataType) -> pa.Schema:
