@@ -34,6 +34,8 @@ class ColumnFunction:
 
     lineage: Declared | None = None
     """Which inputs each output comes from, where not from all of them."""
+    compares = False
+    """Whether a filter compares its fields with one another, so that they must hold values of one sort."""
 
     def __init__(
         self, call: Callable[..., Any] | None = None, name: str | None = None, *, lineage: Declared | None = None
@@ -213,6 +215,8 @@ class Split(ColumnFunction):
 class Equals(ColumnFunction):
     """Keeps the tuples whose input fields are all equal; null equals null."""
 
+    compares = True
+
     def __call__(self, *columns: Any) -> Any:
         condition = F.lit(True)
         for column, next_one in pairwise(columns):
@@ -272,7 +276,7 @@ class _NotColumns(ColumnFunction):
 
     def __init__(self, inner: ColumnFunction) -> None:
         super().__init__(name=f"not {inner}")
-        self._inner = inner
+        self._inner, self.compares = inner, inner.compares
         plain = inner.keep
         if plain is not None:
             self.keep = lambda *values: not plain(*values)

@@ -82,8 +82,8 @@ def test_what_only_spark_can_evaluate(case: str) -> None:
 
 PLAIN: dict[str, Callable[[Stream], Any]] = {
     "a built-in with a plain form": lambda s: s.each("word", Split(), "w"),
-    "a built-in filter": lambda s: s.filter(Equals()),
-    "a negated built-in filter": lambda s: s.filter(Not(Equals())),
+    "a built-in filter": lambda s: s.filter("n", Equals()),
+    "a negated built-in filter": lambda s: s.filter("n", Not(Equals())),
     "a row function": lambda s: s.filter(RowFunction(lambda word, n: True)),
     "an aggregate": lambda s: s.group_by("word").aggregate(Count(), "c"),
     "a repartition": lambda s: s.partition_by("word"),
@@ -181,6 +181,9 @@ def test_a_query_of_another_flows_state_is_checked_when_it_is_read(tmp_path: Pat
         query = node_of(asked.state_query("others", fields, function, outputs))
         with pytest.raises(FunctionError, match=r"test_plain_steps.py:\d+: state \"others\" has the (keys|values)"):
             step(query, [given], PlainContext(view=lambda name, view=view: view))
+    query = node_of(asked.state_query("others", "args", MapGet(), ["n"]))
+    with pytest.raises(FunctionError, match=r'"args string" meets "word bigint"'):
+        step(query, [given], PlainContext(view=lambda name: by_key, state_types=lambda name: {"word": "bigint"}))
     state = SmallTable(tmp_path, ROWS, TRANSACTIONAL, T.StructType([T.StructField("n", T.LongType())]))
     state.commit(0, (1,), (2,))
     rows = state.table.view()

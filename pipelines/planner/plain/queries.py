@@ -8,6 +8,7 @@ from typing import Any
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import FunctionError, StateQueryError
 from pipelines.graph import nodes
+from pipelines.graph.types import check_meeting
 from pipelines.planner.plain.context import PlainContext, fitted
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.table import Row, Table
@@ -30,7 +31,14 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
         return Table(node.fields, table.types + types, (), None if table.tasks is None else ())
     view: Any = context.view(node.state)
     if node.function.in_spark:
-        check_columns(node, view.keys, view.values, view.by_key)
+        held = context.state_types(node.state)
+        check_columns(
+            node,
+            table.select(node.inputs).types,
+            {name: held.get(name) for name in view.keys},
+            view.values,
+            view.by_key,
+        )
     arguments = list(table.select(node.inputs).rows)
     results: list[Any] = [None] * len(arguments)
     # A built-in function gives each tuple the same answer, whatever is beside it: the state is read once.
@@ -48,17 +56,25 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
     return table.replaced(node.fields, table.types + types, of_row)
 
 
-def check_columns(node: nodes.StateQueryNode, keys: Sequence[str], values: Sequence[str], by_key: bool) -> None:
+def check_columns(
+    node: nodes.StateQueryNode,
+    types: Sequence[str | None],
+    keys: Mapping[str, str | None],
+    values: Sequence[str],
+    by_key: bool,
+) -> None:
     """Check what could not be checked when the line was written: a state of another flow shows its columns only now.
 
     Args:
         node: a query by a built-in function.
-        keys: the state's key columns.
+        types: of its inputs.
+        keys: the state's key columns, with their types.
         values: its other columns.
         by_key: whether it has values by key, or one value; else it keeps rows.
 
     Raises:
-        FunctionError: if the inputs are not as many as the keys, or the outputs more than the values, or rows are asked by key.
+        FunctionError: if the inputs are not as many as the keys, or of another sort, or the outputs more than the values, or
+            rows are asked by key.
     """
     state = f'at {node.at}: state "{node.state}"'
     if isinstance(node.function, TupleCollectionGet):
@@ -74,6 +90,10 @@ def check_columns(node: nodes.StateQueryNode, keys: Sequence[str], values: Seque
             "state_query",
             f"{state} has the keys {list(keys)}; got the fields {list(node.inputs)}",
             hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
+        )
+    else:
+        check_meeting(
+            f"at {node.at}: state_query", zip(zip(node.inputs, types, strict=True), keys.items(), strict=True)
         )
     if not set(node.outputs) <= set(values) and len(node.outputs) > len(values):
         raise FunctionError(
