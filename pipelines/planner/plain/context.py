@@ -16,6 +16,7 @@ from pipelines.graph import nodes
 from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.plain_values import plain_list
 from pipelines.graph.row_values import Convert, as_rows, to_arrow, to_plain
+from pipelines.planner.plain.meeting import brought, common_of
 from pipelines.planner.plain.table import Row, Table
 from pipelines.planner.values import shown
 from pipelines.state.views import StateView
@@ -116,6 +117,8 @@ def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[
         plain = taking(predicate.call, 0, len(inputs.fields))
     elif isinstance(predicate, ColumnFunction):
         plain = predicate.keep
+        if predicate.compares:
+            inputs = brought(inputs, [common_of(inputs.types)] * len(inputs.fields))
     if plain is not None:
         # A filter may give any value that Python takes for true or false.
         return [bool(plain(*row)) for row in inputs.rows]

@@ -8,6 +8,7 @@ from typing import Any
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import FunctionError, StateQueryError
 from pipelines.graph import nodes
+from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.types import check_meeting
 from pipelines.planner.plain.context import PlainContext, fitted
 from pipelines.planner.plain.partitions import by_hash
@@ -147,4 +148,4 @@ def fixed_view(state: FixedState) -> StateView:
     given = checked_rows(state.name, state.schema, [tuple(row) for row in state.rows])
     values = [name for name in state.fields if name not in state.keys]
     rows = [dict(zip(state.fields, row, strict=True)) for row in given]
-    return StateView.of_rows(tuple(state.keys), values, rows)
+    return StateView.of_rows(tuple(state.keys), values, rows, [arrow_type(state.types[name]) for name in state.keys])
