@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pipelines.aggregators.ordering import freeze
 from pipelines.planner.plain.meeting import common_of
 from pipelines.sources import FixedBatches
 from pipelines.spark.arrow_frame import plain_dicts, to_arrow
@@ -23,11 +24,13 @@ from pipelines.trident import (
     FixedState,
     MapGet,
     MultiReducer,
+    ReducerAggregator,
     Stream,
+    Sum,
     TridentTopology,
     mixed,
 )
-from tests.planner.plans import frame_of, source
+from tests.planner.plans import frame_of, rows_of, source
 
 FIRST, NOON, SECOND = datetime(2024, 1, 1), datetime(2024, 1, 1, 12), datetime(2024, 1, 2)
 SCHEMA = "day date, at timestamp, price decimal(10,2), cost double, n int, f float, m decimal(12,4), x int"
@@ -161,3 +164,27 @@ def test_the_common_type_is_sparks(spark: SparkSession) -> None:
     casts = ", ".join(f"coalesce(cast(null AS {a}), cast(null AS {b})) AS c{at}" for at, (a, b) in enumerate(pairs))
     kinds = [field.dataType.simpleString() for field in spark.sql(f"SELECT {casts}").schema]
     assert {pair: common_of(pair) for pair in pairs} == dict(zip(pairs, kinds, strict=True))
+
+
+MAPS: list[tuple[Any, ...]] = [({"a": 1, "b": 2}, 1), ({"b": 2, "a": 1}, 5), ({"a": 2, "b": 1}, 3)]
+TOTAL = ReducerAggregator(lambda: 0, lambda total, n: total + n, returns="bigint")
+
+
+def by_map(aggregator: Any) -> Stream:
+    stream = TridentTopology("t").new_stream("s", FixedBatches("m map<string,int>, n bigint", []))
+    return stream.group_by("m").aggregate("n", aggregator, "t").project("t")
+
+
+def test_maps_are_one_key_in_any_order_of_their_entries() -> None:
+    for aggregator in (Sum(), TOTAL):
+        stream = by_map(aggregator)
+        stream.partition_persist(DeltaState("out"))
+        assert run_topology(stream._topology, {"s": [MAPS]})["out"] == [{"t": 3}, {"t": 6}]
+    nan = float("nan")
+    assert freeze({1.0: [nan], nan: 2}) == freeze({float("nan"): 2, 1.0: [nan]})
+
+
+def test_maps_are_one_key_on_spark(spark: SparkSession) -> None:
+    frames = {"s": source(spark, "m map<string,int>, n bigint", MAPS)}
+    for aggregator in (Sum(), TOTAL):
+        assert rows_of(by_map(aggregator), frames) == [(3,), (6,)]

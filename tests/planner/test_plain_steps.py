@@ -163,7 +163,10 @@ def test_queries_ask_a_view() -> None:
     given = Table(("args",), ("string",), (("b",), ("z",)))
     found = step(node_of(asked.state_query("others", "args", MapGet(), ["m", "n"])), [given], context)
     assert (found.rows, found.types) == ((("b", 4, 3), ("z", None, None)), ("string", "int", "bigint"))
+    by_place = step(node_of(asked.state_query("others", "args", MapGet(), ["x", "y"])), [given], context)
+    assert (by_place.rows[0], by_place.types) == (("b", 3, 4), ("string", "bigint", "int"))
     every = step(node_of(asked.state_query("others", None, TupleCollectionGet(), ["x", "y", "z"])), [given], context)
+    assert every.types == ("string", None, "bigint", "int")
     assert len(every.rows) == 4
     assert every.rows[0] == ("b", "a", 1, 2)
     with pytest.raises(FunctionError, match=r"has the keys \['word'\]; got the fields \['args', 'args'\]"):

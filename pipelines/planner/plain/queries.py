@@ -134,11 +134,10 @@ def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, .
 def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | None, ...]:
     if node.types:
         return node.types
-    known = context.state_types(node.state)
-    shown = set(known) if node.function.shows_keys else set(known).difference(context.view(node.state).keys)
-    if set(node.outputs) <= shown:
-        return tuple(known[name] for name in node.outputs)
-    return (None,) * len(node.outputs)
+    known, view = context.state_types(node.state), context.view(node.state)
+    shown = _columns(node.outputs, (*view.keys, *view.values) if node.function.shows_keys else view.values)
+    # Of too many outputs, which are refused where there is a row.
+    return (*map(known.get, shown), *[None] * (len(node.outputs) - len(shown)))
 
 
 def fixed_view(state: FixedState) -> StateView:
