@@ -80,7 +80,8 @@ def freeze(value: Any) -> Any:
     if isinstance(value, float):
         return ("NaN", float) if value != value else value
     if isinstance(value, Mapping):
-        return tuple((key, freeze(item)) for key, item in value.items())
+        # Of a map in any order of its entries.
+        return tuple((freeze(key), freeze(value[key])) for key in sorted(value, key=order_key))
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 

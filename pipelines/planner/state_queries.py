@@ -38,7 +38,9 @@ def queried(step: Step) -> DataFrame:
     if not isinstance(node.function, BUILT_IN_QUERIES):
         return queried_in_python(step, _view(step))
     state, keys, by_key = _frame(step)
-    check_columns(node, keys, [name for name in state.columns if name not in keys], by_key)
+    types = [step.frame.schema[name].dataType.simpleString() for name in node.inputs]
+    key_types = {name: state.schema[name].dataType.simpleString() for name in keys}
+    check_columns(node, types, key_types, [name for name in state.columns if name not in keys], by_key)
     kept = columns(hidden(step.frame))
     if isinstance(node.function, TupleCollectionGet):
         values = node.outputs if set(node.outputs) <= set(state.columns) else state.columns

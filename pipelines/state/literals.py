@@ -109,7 +109,7 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
         # DataFusion has no literal of them.
         raise KeyValueError(column, value, f"{kind}, which cannot be asked for")
     try:
-        return canonical(pa.scalar(_held(kind, value), type=kind).as_py())
+        return canonical(pa.scalar(as_held(kind, value), type=kind).as_py())
     except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
         pass
     raise KeyValueError(column, value, str(kind))
@@ -119,7 +119,7 @@ def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any
     """`typed` of many values."""
     try:
         if not pa.types.is_nested(kind):
-            held = pa.array([_held(kind, value) for value in values], type=kind)
+            held = pa.array([as_held(kind, value) for value in values], type=kind)
             return [canonical(value) for value in cast(list[Any], held.to_pylist())]
     except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
         pass
@@ -130,13 +130,13 @@ def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any
 def may_hold(kind: pa.DataType, value: Any) -> bool:
     """Return whether a number or time can be in a column; of other values Arrow says it."""
     try:
-        _held(kind, value)
+        as_held(kind, value)
     except (ValueError, ArithmeticError):
         return False
     return True
 
 
-def _held(kind: pa.DataType, value: Any) -> Any:
+def as_held(kind: pa.DataType, value: Any) -> Any:
     """Return a number or time of the class that a column gives back, with nothing lost; anything else as it is.
 
     Arrow alone makes 5 of 5.5 for a bigint, a day of its noon or of a number, and takes no decimal for a double.

@@ -22,7 +22,7 @@ from pipelines.graph.plain_values import Convert, converter, plain_list, without
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import commit_mark
 from pipelines.state.kinds import ROWS
-from pipelines.state.literals import canonical, may_hold, nearest
+from pipelines.state.literals import as_held, canonical, may_hold, nearest
 from pipelines.state.reading import Key, Reader
 from pipelines.state.schema import HIDDEN, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -75,12 +75,20 @@ class StateView(ABC):
 
     @staticmethod
     def of_rows(
-        keys: Sequence[str], values: Sequence[str], rows: Iterable[Sequence[Any] | Mapping[str, Any]]
+        keys: Sequence[str],
+        values: Sequence[str],
+        rows: Iterable[Sequence[Any] | Mapping[str, Any]],
+        key_types: Sequence[pa.DataType | None] = (),
     ) -> RowsView:
-        """Hold rows in memory: dicts, or tuples of keys, then values. The last row of a key counts."""
+        """Hold rows in memory: dicts, or tuples of keys, then values. The last row of a key counts.
+
+        Args:
+            key_types: what the keys are, to which asked ones are brought; without: they are asked as they are.
+        """
         names = (*keys, *values)
         tuples = [tuple(row[name] for name in names) if isinstance(row, Mapping) else tuple(row) for row in rows]
-        return RowsView(tuple(keys), tuple(values), {_key(row[: len(keys)]): row[len(keys) :] for row in tuples})
+        held = {_key(row[: len(keys)]): row[len(keys) :] for row in tuples}
+        return RowsView(tuple(keys), tuple(values), held, tuple(key_types))
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
         """Return the value of each key, None where there is none; one read for all of them.
@@ -134,12 +142,21 @@ class RowsView(StateView):
     keys: tuple[str, ...]
     values: tuple[str, ...]
     held: Mapping[Key, tuple[Any, ...]]
+    key_types: Sequence[pa.DataType | None] = ()
 
     def tuples(self) -> list[tuple[Any, ...]]:
         return [(*key, *values) for key, values in self.held.items()]
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        return {key: self.held[key] for key in keys if key in self.held}
+        kinds = self.key_types or (None,) * len(self.keys)
+        found = {}
+        for key in keys:
+            # As Spark's join: 5.5 is just not there among bigints.
+            with suppress(ValueError, ArithmeticError):
+                own = tuple(v if kind is None else as_held(kind, v) for kind, v in zip(kinds, key, strict=True))
+                if own in self.held:
+                    found[key] = self.held[own]
+        return found
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ class _Keyed(ABC):
     node: nodes.PersistNode
 
     @abstractmethod
+    def types(self) -> dict[str, str | None]:
+        """Return the types of the columns, as far as they are known."""
+
+    @abstractmethod
     def _held(self) -> list[Row]:
         """Return all rows: keys, then values."""
 
@@ -76,8 +80,9 @@ class _Keyed(ABC):
         return in_order((dict(zip(self.node.fields, row, strict=True)) for row in self._held()), self.node.group)
 
     def view(self) -> StateView:
-        keys = len(self.node.group)
-        return StateView.of_rows(self.node.fields[:keys], self.node.fields[keys:], self._held())
+        keys, types = len(self.node.group), self.types()
+        own = [arrow_type(types.get(name)) for name in self.node.group]
+        return StateView.of_rows(self.node.fields[:keys], self.node.fields[keys:], self._held(), own)
 
 
 @dataclass

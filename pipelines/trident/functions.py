@@ -3,12 +3,14 @@ and the built-in ones (rules 1.3)."""
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import logging
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import wraps
 from itertools import pairwise
 from typing import Any
@@ -34,6 +36,8 @@ class ColumnFunction:
 
     lineage: Declared | None = None
     """Which inputs each output comes from, where not from all of them."""
+    compares = False
+    """Whether a filter compares its fields with one another, so that they must hold values of one sort."""
 
     def __init__(
         self, call: Callable[..., Any] | None = None, name: str | None = None, *, lineage: Declared | None = None
@@ -205,13 +209,34 @@ class Split(ColumnFunction):
         # array_remove and not a filter: Spark interprets a lambda, and with it the whole stage around it.
         return F.explode(F.array_remove(F.split(columns[0], " "), ""))
 
-    def rows(self, sentence: str | None) -> Iterator[str]:
-        """Yield the same over a plain string."""
-        yield from (word for word in (sentence or "").split(" ") if word)
+    def rows(self, sentence: Any) -> Iterator[str]:
+        """Yield the same over a plain string, or what Spark makes one of.
+
+        Raises:
+            FunctionError: for a value whose text only Spark knows.
+        """
+        yield from (word for word in _text(sentence).split(" ") if word)
+
+
+def _text(value: Any) -> str:
+    """Return a value as Spark casts it to a string; null as an empty one."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, datetime.datetime):
+        return str(value).rstrip("0") if value.microsecond else str(value)
+    if isinstance(value, int | datetime.date):
+        return str(value)
+    raise FunctionError("Split", f"takes texts; got {value!r}", hint="cast it to a string before it")
 
 
 class Equals(ColumnFunction):
     """Keeps the tuples whose input fields are all equal; null equals null."""
+
+    compares = True
 
     def __call__(self, *columns: Any) -> Any:
         condition = F.lit(True)
@@ -272,7 +297,7 @@ class _NotColumns(ColumnFunction):
 
     def __init__(self, inner: ColumnFunction) -> None:
         super().__init__(name=f"not {inner}")
-        self._inner = inner
+        self._inner, self.compares = inner, inner.compares
         plain = inner.keep
         if plain is not None:
             self.keep = lambda *values: not plain(*values)

@@ -9,6 +9,7 @@ from pipelines.aggregators import BUILT_IN, Aggregator, CombinerAggregator
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
+from pipelines.graph.types import check_meeting, known_types
 from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
@@ -272,7 +273,13 @@ class Persisting(Steps):
         new = added("state_query", names, self.output_fields)
         # By name and not by the handle's node: the handle may be another topology's.
         holder = self._topology.holder_of(name)
-        check_query(name, Shape.of(holder), inputs, function, new)
+        shape = Shape.of(holder)
+        check_query(name, shape, inputs, function, new)
+        if isinstance(function, MapGet) and holder and shape:
+            known, held = (known_types(self._topology.graph, node) for node in (self._node, holder.id))
+            check_meeting(
+                "state_query", (((a, known[a]), (b, held[b])) for a, b in zip(inputs, shape.keys, strict=True))
+            )
         return self._add(
             nodes.StateQueryNode,
             fields=self.output_fields + new,

@@ -13,6 +13,7 @@ from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
+from pipelines.graph.types import check_meeting, known_types
 from pipelines.trident.aggregation import ChainedAggregation, parse_aggregations
 from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
 from pipelines.trident.persisting import Persisting
@@ -169,6 +170,9 @@ class Stream(Partitioning, Persisting):
         inputs = require("filter", args[0], self.output_fields) if len(args) == 2 else self.output_fields
         if isinstance(predicate, str):
             inputs = require("filter", fields_of_sql("filter", predicate), inputs)
+        elif isinstance(predicate, ColumnFunction) and predicate.compares:
+            known = known_types(self._topology.graph, self._node)
+            check_meeting("filter", [[(name, known[name]) for name in inputs]])
         return self._add(nodes.FilterNode, inputs=inputs, predicate=predicate)
 
     def map(self, function: Any, outputs: FieldNames | None = None) -> Stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pipelines.state.views import StateView
 from pipelines.trident import (
     INNER,
     OUTER,
+    ArrowFunction,
     Count,
     Equals,
     FirstN,
@@ -82,8 +84,8 @@ def test_what_only_spark_can_evaluate(case: str) -> None:
 
 PLAIN: dict[str, Callable[[Stream], Any]] = {
     "a built-in with a plain form": lambda s: s.each("word", Split(), "w"),
-    "a built-in filter": lambda s: s.filter(Equals()),
-    "a negated built-in filter": lambda s: s.filter(Not(Equals())),
+    "a built-in filter": lambda s: s.filter("n", Equals()),
+    "a negated built-in filter": lambda s: s.filter("n", Not(Equals())),
     "a row function": lambda s: s.filter(RowFunction(lambda word, n: True)),
     "an aggregate": lambda s: s.group_by("word").aggregate(Count(), "c"),
     "a repartition": lambda s: s.partition_by("word"),
@@ -161,7 +163,10 @@ def test_queries_ask_a_view() -> None:
     given = Table(("args",), ("string",), (("b",), ("z",)))
     found = step(node_of(asked.state_query("others", "args", MapGet(), ["m", "n"])), [given], context)
     assert (found.rows, found.types) == ((("b", 4, 3), ("z", None, None)), ("string", "int", "bigint"))
+    by_place = step(node_of(asked.state_query("others", "args", MapGet(), ["x", "y"])), [given], context)
+    assert (by_place.rows[0], by_place.types) == (("b", 3, 4), ("string", "bigint", "int"))
     every = step(node_of(asked.state_query("others", None, TupleCollectionGet(), ["x", "y", "z"])), [given], context)
+    assert every.types == ("string", None, "bigint", "int")
     assert len(every.rows) == 4
     assert every.rows[0] == ("b", "a", 1, 2)
     with pytest.raises(FunctionError, match=r"has the keys \['word'\]; got the fields \['args', 'args'\]"):
@@ -181,6 +186,9 @@ def test_a_query_of_another_flows_state_is_checked_when_it_is_read(tmp_path: Pat
         query = node_of(asked.state_query("others", fields, function, outputs))
         with pytest.raises(FunctionError, match=r"test_plain_steps.py:\d+: state \"others\" has the (keys|values)"):
             step(query, [given], PlainContext(view=lambda name, view=view: view))
+    query = node_of(asked.state_query("others", "args", MapGet(), ["n"]))
+    with pytest.raises(FunctionError, match=r'"args string" meets "word bigint"'):
+        step(query, [given], PlainContext(view=lambda name: by_key, state_types=lambda name: {"word": "bigint"}))
     state = SmallTable(tmp_path, ROWS, TRANSACTIONAL, T.StructType([T.StructField("n", T.LongType())]))
     state.commit(0, (1,), (2,))
     rows = state.table.view()
@@ -266,3 +274,57 @@ def test_first_n_keeps_the_types_of_its_inputs() -> None:
     node = node_of(stream().aggregate(["n", "word"], FirstN(1, "n"), ["least", "its"]))
     found = step(node, [table(("a", 2), ("b", 1))], PlainContext())
     assert (found.rows, found.types) == (((1, "b"),), ("bigint", "string"))
+
+
+TYPED = "m map<string,int>, d decimal(10,2), l array<int>, s struct<a: int>, at timestamp, naive timestamp_ntz"
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_arrow_functions_get_arrays_of_their_inputs_types(empty: bool) -> None:
+    """As on Spark, whatever the values are, also where all are null."""
+    seen: list[pa.DataType] = []
+
+    def noted(*arrays: pa.Array) -> pa.Array:
+        seen.extend(array.type for array in arrays)
+        return arrays[0]
+
+    rows = [({"a": 1}, Decimal("1.5"), [1], {"a": 1}, datetime(2024, 5, 1), datetime(2024, 5, 1))]
+    given = read(TYPED, [(None,) * 6] if empty else rows)
+    s = TridentTopology("t").new_stream("s", FixedBatches(TYPED, []))
+    found = step(
+        node_of(s.each(list(given.fields), ArrowFunction(noted, ("map<string,int>",)), "o")), [given], PlainContext()
+    )
+    assert list(map(str, seen)) == [
+        "map<string, int32>",
+        "decimal128(10, 2)",
+        "list<item: int32>",
+        "struct<a: int32>",
+        "timestamp[us, tz=UTC]",
+        "timestamp[us]",
+    ]
+    assert found.column("o") == given.column("m")
+
+
+def of_array(array: pa.Array, kind: str) -> list[Any]:
+    """What an Arrow function that gives an array leads to, declared as a type."""
+    node = node_of(stream().each("n", ArrowFunction(lambda n: array, (kind,)), "o"))
+    return step(node, [table(("a", 1))], PlainContext()).column("o")
+
+
+def test_what_arrow_functions_give_are_plain_values_of_their_declared_types() -> None:
+    noon = datetime(2024, 5, 1, 12)
+    assert of_array(pa.array([noon], pa.timestamp("us", "Asia/Tokyo")), "timestamp") == [noon]
+    assert of_array(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())), "map<string,int>") == [{"a": 1}]
+    (whole,) = of_array(pa.array([1.0]), "bigint")
+    assert (whole, type(whole)) == (1, int)
+    assert of_array(pa.array([noon]), "string") == [str(noon) + ".000000"]
+    assert of_array(pa.array(["x"]), "varchar(5)") == ["x"]
+    with pytest.raises(FunctionError, match="truncated"):
+        of_array(pa.array([1.5]), "bigint")
+
+
+def test_decimals_of_more_digits_than_their_type_go_to_arrow_functions_as_they_are() -> None:
+    s = TridentTopology("t").new_stream("s", FixedBatches("d decimal(10,2)", []))
+    node = node_of(s.each("d", ArrowFunction(lambda d: d, ("decimal(10,3)",)), "o"))
+    given = Table(("d",), ("decimal(10,2)",), ((Decimal("1.555"),),))
+    assert step(node, [given], PlainContext()).column("o") == [Decimal("1.555")]

@@ -179,6 +179,8 @@ def test_a_state_of_another_flow_that_does_not_fit(spark: SparkSession) -> None:
         rows_of(stream().state_query("q", ["k", "n"], MapGet(), "out"), frames, run)
     with pytest.raises(FunctionError, match=r"has the values \['v'\]; got the outputs \['x', 'y'\]"):
         rows_of(stream().state_query("q", "k", MapGet(), ["x", "y"]), frames, run)
+    with pytest.raises(FunctionError, match='"n bigint" meets "k string"'):
+        rows_of(stream().state_query("q", "n", MapGet(), "out"), frames, run)
     whole = Run(q=(Held(spark, "v int", 0, [(1,)]), None))
     with pytest.raises(FunctionError, match="has the keys"):
         rows_of(stream().state_query("q", "k", MapGet(), "out"), frames, whole)

@@ -1,13 +1,27 @@
 """The three kinds of functions, and where their types come from."""
 
 from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipelines.errors import FunctionError
-from pipelines.trident import ArrowFunction, ColumnFunction, Not, RowFunction, Split, arrow_function, row_function
+from pipelines.sources import FixedBatches
+from pipelines.trident import (
+    ArrowFunction,
+    ColumnFunction,
+    Not,
+    RowFunction,
+    Split,
+    TridentTopology,
+    arrow_function,
+    row_function,
+)
 from pipelines.trident.functions import as_function, as_predicate
+from tests.planner.plans import rows_of, source
 
 
 def untyped(n: int) -> Any:
@@ -107,3 +121,28 @@ def test_predicates() -> None:
 )
 def test_rule_1_3_split(sentence: str | None, words: list[str]) -> None:
     assert list(Split().rows(sentence)) == words
+
+
+SPLIT: list[tuple[str, Any, list[str]]] = [
+    ("bigint", -12, ["-12"]),
+    ("boolean", True, ["true"]),
+    ("decimal(12,8)", Decimal("0.00000010"), ["0.00000010"]),
+    ("date", date(2024, 1, 1), ["2024-01-01"]),
+    ("timestamp", datetime(2024, 1, 1, 12), ["2024-01-01", "12:00:00"]),
+    ("timestamp", datetime(2024, 1, 1, 12, microsecond=1500), ["2024-01-01", "12:00:00.0015"]),
+]
+
+
+def test_other_values_are_split_as_texts() -> None:
+    for _, value, words in SPLIT:
+        assert list(Split().rows(value)) == words
+    with pytest.raises(FunctionError, match="takes texts"):
+        list(Split().rows(1.5))
+
+
+def test_other_values_are_split_as_texts_on_spark(spark: SparkSession) -> None:
+    for kind, value, words in SPLIT:
+        stream = (
+            TridentTopology("t").new_stream("s", FixedBatches(f"x {kind}", [])).each("x", Split(), "w").project("w")
+        )
+        assert rows_of(stream, {"s": source(spark, f"x {kind}", [(value,)])}) == [(word,) for word in sorted(words)]

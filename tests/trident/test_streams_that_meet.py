@@ -30,9 +30,11 @@ from pipelines.trident import (
     CombinerAggregator,
     Count,
     DeltaState,
+    Equals,
     FixedState,
     MapGet,
     MultiReducer,
+    Not,
     QueryFunction,
     ReducerAggregator,
     StateUpdater,
@@ -171,6 +173,15 @@ FOREIGN: dict[str, tuple[Callable[[Streams], Any], str]] = {
     "multi_reduce": (
         lambda s: s.topology.multi_reduce([s.left.group_by("k"), s.right.group_by("v")], None, reducer(), "n"),
         '"k string" meets "v bigint"',
+    ),
+    "filter": (lambda s: s.left.filter(["k", "v"], Equals()), '"k string" meets "v bigint"'),
+    "negated filter": (lambda s: s.left.filter(Not(Not(Equals()))), '"k string" meets "v bigint"'),
+    "query": (lambda s: s.left.state_query(s.counts(), "v", MapGet(), "n"), '"v bigint" meets "k string"'),
+    "query of a fixed state": (
+        lambda s: s.query.state_query(
+            s.topology.new_static_state(FixedState("f", "at date, w int", "at")), "v", MapGet(), "w"
+        ),
+        '"v bigint" meets "at date"',
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,8 +13,10 @@ import pyarrow as pa
 from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph import nodes
-from pipelines.graph.arrow_types import ARROW_TYPES
-from pipelines.graph.row_values import Convert, as_rows, to_plain
+from pipelines.graph.arrow_types import arrow_type
+from pipelines.graph.plain_values import plain_list
+from pipelines.graph.row_values import Convert, as_rows, to_arrow, to_plain
+from pipelines.planner.plain.meeting import brought, common_of
 from pipelines.planner.plain.table import Row, Table
 from pipelines.planner.values import shown
 from pipelines.state.views import StateView
@@ -114,6 +117,8 @@ def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[
         plain = taking(predicate.call, 0, len(inputs.fields))
     elif isinstance(predicate, ColumnFunction):
         plain = predicate.keep
+        if predicate.compares:
+            inputs = brought(inputs, [common_of(inputs.types)] * len(inputs.fields))
     if plain is not None:
         # A filter may give any value that Python takes for true or false.
         return [bool(plain(*row)) for row in inputs.rows]
@@ -157,13 +162,29 @@ def _rows(label: str, function: Callable[..., object], convert: Convert | None, 
 
 
 def _over_arrays(function: ArrowFunction, inputs: Table, names: tuple[str, ...]) -> list[list[Row]]:
-    """An Arrow function over the whole batch, as arrays of the inputs' types."""
-    arrays = [
-        pa.array(inputs.column(field), type=ARROW_TYPES.get(kind))
-        for field, kind in zip(inputs.fields, inputs.types, strict=True)
-    ]
-    given = function.call(*arrays)
-    columns = [array.to_pylist() for array in (given if isinstance(given, tuple | list) else (given,))]
-    if len(columns) != len(names) or any(len(column) != len(inputs.rows) for column in columns):
+    """An Arrow function over the whole batch, as arrays of the inputs' types.
+
+    Raises:
+        FunctionError: it gives other than an array of the batch's length per output, or one that its type cannot hold.
+    """
+    given = function.call(*(_array(inputs.column(field), inputs.type_of(field)) for field in inputs.fields))
+    arrays = given if isinstance(given, tuple | list) else (given,)
+    if len(arrays) != len(names) or any(len(array) != len(inputs.rows) for array in arrays):
         raise FunctionError(str(function), f"must return {len(names)} array(s) of the length of its inputs")
+    kinds = map(arrow_type, function.types or (None,) * len(names))
+    try:
+        columns = [
+            plain_list(array if kind is None else array.cast(kind)) for array, kind in zip(arrays, kinds, strict=True)
+        ]
+    except pa.ArrowException as error:
+        raise FunctionError(str(function), f"gave what does not fit its output fields: {error}") from error
     return [[row] for row in zip(*columns, strict=True)]
+
+
+def _array(values: list[Any], kind: str | None) -> pa.Array:
+    known = arrow_type(kind)
+    if known is not None:
+        # A decimal may have more digits than its type.
+        with suppress(pa.ArrowInvalid):
+            return to_arrow(values, known)
+    return pa.array(values)

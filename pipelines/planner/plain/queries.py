@@ -8,6 +8,8 @@ from typing import Any
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import FunctionError, StateQueryError
 from pipelines.graph import nodes
+from pipelines.graph.arrow_types import arrow_type
+from pipelines.graph.types import check_meeting
 from pipelines.planner.plain.context import PlainContext, fitted
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.table import Row, Table
@@ -30,7 +32,14 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
         return Table(node.fields, table.types + types, (), None if table.tasks is None else ())
     view: Any = context.view(node.state)
     if node.function.in_spark:
-        check_columns(node, view.keys, view.values, view.by_key)
+        held = context.state_types(node.state)
+        check_columns(
+            node,
+            table.select(node.inputs).types,
+            {name: held.get(name) for name in view.keys},
+            view.values,
+            view.by_key,
+        )
     arguments = list(table.select(node.inputs).rows)
     results: list[Any] = [None] * len(arguments)
     # A built-in function gives each tuple the same answer, whatever is beside it: the state is read once.
@@ -48,17 +57,25 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
     return table.replaced(node.fields, table.types + types, of_row)
 
 
-def check_columns(node: nodes.StateQueryNode, keys: Sequence[str], values: Sequence[str], by_key: bool) -> None:
+def check_columns(
+    node: nodes.StateQueryNode,
+    types: Sequence[str | None],
+    keys: Mapping[str, str | None],
+    values: Sequence[str],
+    by_key: bool,
+) -> None:
     """Check what could not be checked when the line was written: a state of another flow shows its columns only now.
 
     Args:
         node: a query by a built-in function.
-        keys: the state's key columns.
+        types: of its inputs.
+        keys: the state's key columns, with their types.
         values: its other columns.
         by_key: whether it has values by key, or one value; else it keeps rows.
 
     Raises:
-        FunctionError: if the inputs are not as many as the keys, or the outputs more than the values, or rows are asked by key.
+        FunctionError: if the inputs are not as many as the keys, or of another sort, or the outputs more than the values, or
+            rows are asked by key.
     """
     state = f'at {node.at}: state "{node.state}"'
     if isinstance(node.function, TupleCollectionGet):
@@ -74,6 +91,10 @@ def check_columns(node: nodes.StateQueryNode, keys: Sequence[str], values: Seque
             "state_query",
             f"{state} has the keys {list(keys)}; got the fields {list(node.inputs)}",
             hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
+        )
+    else:
+        check_meeting(
+            f"at {node.at}: state_query", zip(zip(node.inputs, types, strict=True), keys.items(), strict=True)
         )
     if not set(node.outputs) <= set(values) and len(node.outputs) > len(values):
         raise FunctionError(
@@ -113,11 +134,10 @@ def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, .
 def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | None, ...]:
     if node.types:
         return node.types
-    known = context.state_types(node.state)
-    shown = set(known) if node.function.shows_keys else set(known).difference(context.view(node.state).keys)
-    if set(node.outputs) <= shown:
-        return tuple(known[name] for name in node.outputs)
-    return (None,) * len(node.outputs)
+    known, view = context.state_types(node.state), context.view(node.state)
+    shown = _columns(node.outputs, (*view.keys, *view.values) if node.function.shows_keys else view.values)
+    # Of too many outputs, which are refused where there is a row.
+    return (*map(known.get, shown), *[None] * (len(node.outputs) - len(shown)))
 
 
 def fixed_view(state: FixedState) -> StateView:
@@ -127,4 +147,4 @@ def fixed_view(state: FixedState) -> StateView:
     given = checked_rows(state.name, state.schema, [tuple(row) for row in state.rows])
     values = [name for name in state.fields if name not in state.keys]
     rows = [dict(zip(state.fields, row, strict=True)) for row in given]
-    return StateView.of_rows(tuple(state.keys), values, rows)
+    return StateView.of_rows(tuple(state.keys), values, rows, [arrow_type(state.types[name]) for name in state.keys])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from pipelines.aggregators.calls import taking
 from pipelines.aggregators.folds import General, Running
 from pipelines.aggregators.ordering import freeze
 from pipelines.errors import NeedsSparkError
-from pipelines.flowmix.schemas import common
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
 from pipelines.planner.plain.context import PlainContext, call, fitted, keeps
+from pipelines.planner.plain.meeting import brought, common_of
 from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_batch_task, repartitioned
 from pipelines.planner.plain.queries import queried
 from pipelines.planner.plain.table import Row, Table
@@ -110,37 +109,41 @@ def _result_type(aggregator: Any, inputs: Sequence[str | None]) -> str | None:
 
 def merged(node: nodes.MergeNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Return all parents' tuples, by position, the first parent's first; each stays in its task (Trident rules 1.1)."""
-    types = tuple(_common(kinds) for kinds in zip(*(t.types for t in tables), strict=True))
+    types = tuple(map(common_of, zip(*(t.types for t in tables), strict=True)))
     tasks: list[int] | None = None
     if context.tasks_of(node.id) > 1:
         tasks = [table.task_of(i) for table in tables for i in range(len(table.rows))]
-    return Table(node.fields, types, tuple(row for table in tables for row in table.rows)).dealt(tasks)
-
-
-def _common(kinds: Iterable[str | None]) -> str | None:
-    """Return the type in which Spark brings columns together, by whose hash tuples are dealt: the wider of two numbers'."""
-    known = [kind for kind in kinds if kind]
-    return functools.reduce(lambda kind, other: common(kind, other) or kind, known) if known else None
+    return Table(node.fields, types, tuple(row for table in tables for row in brought(table, types).rows)).dealt(tasks)
 
 
 def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Join the tuples of one batch on equal keys; null equals null. A side that is absent is one row of nulls if it is outer."""
     by_key: dict[Any, tuple[Row, list[list[Row]]]] = {}
-    for side, table in enumerate(tables):
-        keys = table.select(node.sides[side].keys).rows
+    deciding, own = _deciding(node), dict[Any, Row]()
+    of_sides = [table.select(side.keys) for side, table in zip(node.sides, tables, strict=True)]
+    common = [common_of(kinds) for kinds in zip(*(keys.types for keys in of_sides), strict=True)]
+    for side, (table, keys) in enumerate(zip(tables, of_sides, strict=True)):
         shown = table.rows if node.mode == nodes.PRESERVE else table.select(node.sides[side].values).rows
-        for key, row in zip(keys, shown, strict=True):
-            _, rows = by_key.setdefault(freeze(key), (key, [[] for _ in tables]))
+        for key, met, row in zip(keys.rows, brought(keys, common).rows, shown, strict=True):
+            _, rows = by_key.setdefault(freeze(met), (met, [[] for _ in tables]))
             rows[side].append(row)
-    made: list[Row] = []
-    for key, rows in by_key.values():
-        made += _crossed(node, tables, key, rows)
-    types = _types(node, tables)
+            if side == deciding:
+                own.setdefault(freeze(met), key)
+    made, made_of = list[Row](), list[Row]()
+    for frozen, (met, rows) in by_key.items():
+        key = own.get(frozen, met)
+        crossed = _crossed(node, tables, key, rows)
+        made += crossed
+        made_of += [key] * len(crossed)
     # Dealt by their keys, which the outputs need not hold: with PRESERVE a side's are null where it is absent.
     tasks = context.tasks_of(node.id)
-    numbers = [key_row for key, rows in by_key.values() for key_row in [key] * len(_crossed(node, tables, key, rows))]
-    key_table = Table(node.sides[0].keys, _key_types(node, tables), tuple(numbers))
-    return Table(node.fields, types, tuple(made), by_hash(key_table, key_table.fields, tasks).tasks)
+    key_table = Table(node.sides[0].keys, _key_types(node, tables), tuple(made_of))
+    return Table(node.fields, _types(node, tables), tuple(made), by_hash(key_table, key_table.fields, tasks).tasks)
+
+
+def _deciding(node: nodes.JoinNode) -> int | None:
+    """The first side that must be there, whose keys decide; None where all may be absent."""
+    return next((number for number, side in enumerate(node.sides) if not side.outer), None)
 
 
 def _crossed(node: nodes.JoinNode, tables: Sequence[Table], key: Row, rows: list[list[Row]]) -> list[Row]:
@@ -163,11 +166,11 @@ def _types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, .
 
 
 def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, ...]:
-    """The types of the first side that must be there, whose keys decide; where all may be absent, of all of them."""
-    sides = list(zip(tables, node.sides, strict=True))
-    deciding = [pair for pair in sides if not pair[1].outer][:1] or sides
-    keys = zip(*([table.type_of(name) for name in side.keys] for table, side in deciding), strict=True)
-    return tuple(_common(kinds) for kinds in keys)
+    """The types of the deciding side's keys; where there is none, those of all of them."""
+    deciding, sides = _deciding(node), list(zip(tables, node.sides, strict=True))
+    deciding_sides = sides if deciding is None else [sides[deciding]]
+    keys = zip(*([table.type_of(name) for name in side.keys] for table, side in deciding_sides), strict=True)
+    return tuple(map(common_of, keys))
 
 
 def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: PlainContext) -> Table:
@@ -192,9 +195,11 @@ def _reduced(node: nodes.MultiReduceNode, tables: Sequence[Table]) -> list[Row]:
 
 def _grouped(node: nodes.MultiReduceNode, tables: Sequence[Table], tasks: int) -> Table:
     reductions: dict[Any, tuple[Row, _Reduction]] = {}
+    groups = [table.select(names) for table, names in zip(tables, node.groups, strict=True)]
+    types = tuple(map(common_of, zip(*(group.types for group in groups), strict=True)))
     for stream, table in enumerate(tables):
-        groups = table.select(node.groups[stream]).rows
-        for group, values in zip(groups, table.select(node.inputs[stream]).rows, strict=True):
+        own = brought(groups[stream], types).rows
+        for group, values in zip(own, table.select(node.inputs[stream]).rows, strict=True):
             frozen = freeze(group)
             if frozen not in reductions:
                 reductions[frozen] = group, _Reduction(node, group)
@@ -204,8 +209,6 @@ def _grouped(node: nodes.MultiReduceNode, tables: Sequence[Table], tasks: int) -
         made = reduction.complete((group,))
         rows += made
         keys += [group] * len(made)
-    sides = zip(tables, node.groups, strict=True)
-    types = tuple(map(_common, zip(*([table.type_of(n) for n in names] for table, names in sides), strict=True)))
     dealt = by_hash(Table(node.groups[0], types, tuple(keys)), node.groups[0], tasks)
     return Table(node.fields, node.types, tuple(rows), dealt.tasks)
 
