@@ -129,8 +129,17 @@ def test_what_a_replay_has_taken_out_is_on_the_disk_of_a_durable_lake_before_its
 ) -> None:
     asked: list[str] = []
     synced, finish = durable_module._synced, Records.finish
-    monkeypatch.setattr(durable_module, "_synced", lambda path: asked.append(path.name) or synced(path))
-    monkeypatch.setattr(Records, "finish", lambda *given: asked.append("finished") or finish(*given))
+
+    def told(path: Path) -> bool:
+        asked.append(path.name)
+        return synced(path)
+
+    def finished(*given: Any) -> None:
+        asked.append("finished")
+        finish(*given)
+
+    monkeypatch.setattr(durable_module, "_synced", told)
+    monkeypatch.setattr(Records, "finish", finished)
     replayer: Replayer = request.getfixturevalue("replayer")
     version = replayer._writer.table.version()
     assert f"{version:020d}.json" in asked[: asked.index("finished")]
