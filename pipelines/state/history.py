@@ -122,6 +122,19 @@ class History:
             undone = _besides([*self._counting_at(since), *later]) - _besides(self._counting)
         return sorted({one.what for one in undone})
 
+    def has_poison(self, group: str, epoch: int, txid: int) -> bool:
+        """Return whether quarantine got the rows of a poison batch and has not given them back to its stream."""
+        with self._current():
+            # Earlier releases do not name the group.
+            wanted = {_Besides(f"poison batch {txid}", one, epoch) for one in (group, None)}
+            return not wanted.isdisjoint(_besides(self._counting))
+
+    def is_replayed_behind(self, epoch: int, txid: int) -> bool:
+        """Return whether a replay of quarantine has committed behind a batch, which was whole then: no replay goes before."""
+        with self._current():
+            own = [c.version for c in self._batches if (c.epoch, c.txid) == (epoch, txid)]
+            return bool(own) and any(c.kind == REPLAY and c.version > own[-1] for c in self._counting)
+
     def last_batch(self) -> CommitRecord | None:
         """Return the last commit of a stream since the last reset."""
         with self._current():

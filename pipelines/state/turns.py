@@ -99,7 +99,7 @@ class Turn:
                 raise LateWriterError(self.state.name, "the reset", f"epoch {record.epoch} has begun")
         else:
             carried = self._of_batch(table)
-        check_unchanged(table, self.state, _named(record), self.seen)
+        check_unchanged(table, self.state, _named(record), self.seen, record.group)
         return carried | of_rewrite(table, record)
 
     def _of_batch(self, table: DeltaTable) -> Transactions:
@@ -160,8 +160,13 @@ def _named(record: BatchRecord) -> str:
     return "the reset" if record.kind == RESET else f"batch {record.txid}"
 
 
-def check_unchanged(table: DeltaTable, state: StateTable, what: str, seen: int | None) -> None:
+def check_unchanged(
+    table: DeltaTable, state: StateTable, what: str, seen: int | None, group: str | None = None
+) -> None:
     """See that nothing that counts rows was committed from the version `seen` up to the snapshot.
+
+    Args:
+        group: in quarantine the batch group whose rows are meant, where a replay's may be among them.
 
     Raises:
         LateWriterError: something was, or the log that would tell is gone.
@@ -171,7 +176,8 @@ def check_unchanged(table: DeltaTable, state: StateTable, what: str, seen: int |
     since = [commit for commit in state.history() if seen < commit.version <= table.version()]
     if len(since) < table.version() - seen:
         raise LateWriterError(state.name, what, f"versions behind {seen} are gone from its log")
-    other = next((commit for commit in since if commit.kind in _COUNTING), None)
+    own = [commit for commit in since if group is None or commit.group in (None, group)]
+    other = next((commit for commit in own if commit.kind in _COUNTING), None)
     if other is not None:
         raise LateWriterError(
             state.name, what, f"version {other.version} ({other.kind} {other.slice or other.txid}) is newer"

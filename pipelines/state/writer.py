@@ -356,7 +356,7 @@ class StateWriter(TableKeeper):
 
         Args:
             app_id: the transaction id of the stream that writes the table; the slice is refused if a batch comes between.
-            seen: the version of the table that the rows and the claims were made for.
+            seen: the version of the table that the rows and the claims were made for; -1: there was no table.
             among: quarantine only: the rows of `record.group`; those of other batch groups stay.
         """
         assert record.slice is not None

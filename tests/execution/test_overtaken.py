@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines import Lake, Runtime
+from pipelines.execution.batch.quarantine import COLUMNS, GROUP, quarantine_writer
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
+from pipelines.execution.runners import bounded
 from pipelines.sources import FixedBatches
 from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident import Count, DeltaState, TridentTopology
+from tests.state.test_late_writers import OVERTAKEN, overtaken
 
 
 def words() -> TridentTopology:
@@ -62,3 +69,55 @@ def test_a_late_run_does_not_write_over_the_attempts_of_the_next(tmp_path: Path)
         late.put("lines/1", 1, first)
     assert StoredAttempts(file, "words").get("lines/1")[2].state is BatchState.POISON
     following.put("lines/1", 3, first)
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    columns = StructType([StructField(name, StringType()) for name, _ in COLUMNS])
+    monkeypatch.setattr(bounded, "table_columns", lambda: columns)
+
+    def backfill(*texts: str) -> None:
+        group: Any = SimpleNamespace(
+            name="words",
+            sinks=(),
+            spouts=(),
+            waves=((),),
+            lake=Lake(tmp_path),
+            topology=SimpleNamespace(name="shop"),
+            quarantine=quarantine_writer(Lake(tmp_path), "shop"),
+            refused="batch_group = 'words'",
+            entrance=SimpleNamespace(sliced=True),
+        )
+        runner: Any = bounded.BoundedRunner(group, Checkpoint("shop", group.lake.checkpoint_path("shop", "words")))
+        row = {name: None for name, _ in COLUMNS if name != GROUP} | {SLICE_COLUMN: "d1"}
+        rows = pa.Table.from_pylist([row | {"row": text} for text in texts], pa.schema([(n, pa.string()) for n in row]))
+        run = SimpleNamespace(refused_slices={}, gate_results=lambda _: ())
+        counts = {"d1": (len(texts), frozenset(texts))}
+        list(
+            runner._commit(
+                SimpleNamespace(slices=("d1",), refused={"d1": rows}, counts=counts, run=run), (), {}, last=True
+            )
+        )
+
+    backfill("old")
+    backfill("old", "older")
+
+    looked, waiting = bounded.rows_of_other_slices, [lambda: backfill("old", "came since")]
+
+    def looking(*given: Any) -> Any:
+        if waiting:
+            waiting.pop()()
+        return looked(*given)
+
+    with monkeypatch.context() as patch:
+        if when == OVERTAKEN[0]:
+            patch.setattr(bounded, "rows_of_other_slices", looking)
+        else:
+            overtaken(patch, when, waiting[0])
+        with pytest.raises(LateWriterError, match="quarantine of shop"):
+            backfill("old")
+    table = Lake(tmp_path).quarantine("shop")
+    assert sorted(table.stored()["row"].to_pylist()) == ["came since", "old"]
+    assert dict(table.commits.claims("words")) == {"d1": {"old", "came since"}}

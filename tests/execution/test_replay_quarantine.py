@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import GateError, PoisonBatchError, TrideltaError, UnknownStateError
-from pipelines.execution.checkpoint.belonging import TableBehindError, adopt
+from pipelines.execution.batch.poison import PoisonRows
+from pipelines.execution.checkpoint.belonging import CheckpointBehindError, TableBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.replays.record import LotReport, Records
 from pipelines.execution.replays.runner import UNDECIDED, look
@@ -555,6 +556,77 @@ def test_a_backfill_counts_behind_a_poison_batch_of_a_later_time(poisoned: Shop,
     (lot,) = shop.replay(refusing(shop, 9))
     assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1, ("a", 7): 1, ("b", 2): 1})
     assert (lot.landed, lot.counted, sum(lot.left.values())) == ((1, 0, 1) if earlier else (1, 1, 0))
+
+
+def test_a_skipped_batch_that_was_not_kept_comes_to_quarantine_and_once_replayed_does_not_come_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process dies in front of quarantine; an older checkpoint is put back behind the replay."""
+
+    def die(*_: object) -> None:
+        raise _Killed
+
+    shop.put(("a", 1, "d1"))
+    shop.put(("a", 7, "d1"), ("b", 2, "d2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(PoisonRows, "_put", die)
+        with pytest.raises(_Killed):
+            shop.runtime.catch_up(refusing(shop, 3))
+    checkpoint, older = shop.lake.checkpoint_path("shop", "sales"), shop.lake.root / "older"
+    shutil.copytree(checkpoint, older)
+    shop.runtime.skip(refusing(shop, 3), 1)
+    assert not shop.lake.quarantine_path("shop").exists()
+    shop.runtime.catch_up(refusing(shop, 3))
+    assert shop.refused == [("batch", "poison", 2), ("batch", "poison", 7)]
+    assert [one.landed for one in shop.replay(refusing(shop, 9))] == [2]
+    rows = Counter({("a", 1): 1, ("a", 7): 1, ("b", 2): 1})
+    assert (shop.rows, shop.refused) == (rows, [])
+    shutil.rmtree(checkpoint)
+    older.rename(checkpoint)
+    with pytest.raises(CheckpointBehindError, match="batch txid 1, which was left out, and replay 1"):
+        shop.runtime.catch_up(refusing(shop, 9))
+    assert shop.rows == rows
+
+
+def test_a_replay_is_there_when_the_power_takes_its_last_traces(shop: Shop) -> None:
+    """Spark's mark of the last batch, which opaque states take again, and quarantine's commit."""
+
+    def flow(most: int) -> TridentTopology:
+        topology = TridentTopology("shop")
+        stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1))
+        stream = stream.gate(fail("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+        stream.partition_persist(DeltaState("rows", "opaque"), ["k", "n"])
+        for layout in ("log", "map"):
+            stream.group_by("k").persistent_aggregate(DeltaState(layout, "opaque", layout), "n", Sum(), "total")
+        return topology
+
+    def held() -> list[list[tuple[Any, ...]]]:
+        return [sorted(tuple(row.values()) for row in shop.lake.state(name).scan().to_pylist()) for name in states]
+
+    states = ("rows", "log", "map")
+    for n in (1, 7, 2):
+        shop.put(("a", n, "d1"))
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(flow(3))
+    shop.runtime.skip(flow(3), 1)
+    shop.runtime.catch_up(flow(3))
+    assert [one.landed for one in shop.replay(flow(9))] == [1]
+    expected = [[("a", 1), ("a", 2), ("a", 7)], [("a", 10)], [("a", 10)]]
+    assert held() == expected
+    commits = shop.lake.checkpoint_path("shop", "sales") / "spark" / "commits"
+    for name in ("2", ".2.crc"):
+        (commits / name).unlink(missing_ok=True)
+    max((shop.lake.quarantine_path("shop") / "_delta_log").glob("*.json")).unlink()
+    shop.lake = Lake(shop.lake.root)
+    shop.runtime = Runtime(shop.spark, shop.lake)
+    shop.put(("b", 3, "d1"))
+    assert [one.txid for one in shop.runtime.catch_up(flow(3)).batches] == [2, 3]
+    expected = [[*expected[0], ("b", 3)], *([("a", 10), ("b", 3)] for _ in range(2))]
+    assert held() == expected
+    assert shop.refused == [("batch", "poison", 7)]
+    report = shop.runtime.replay_quarantine(flow(9))
+    assert (report.resumed, [one.landed for one in report.lots]) == ((1,), [1])
+    assert (held(), shop.refused) == (expected, [])
 
 
 # --- tables that were taken back ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,14 +10,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
+from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer
+from pipelines.execution.checkpoint import durable as durable_module
+from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays import record as records_module
+from pipelines.execution.replays.counted import Replaced
 from pipelines.execution.replays.record import Record, Records
 from pipelines.execution.replays.runner import Replayer
-from pipelines.execution.replays.selection import Lot
+from pipelines.execution.replays.selection import NUMBER, STORED, Lot
+from pipelines.execution.replays.work import Order, Work
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location
+from pipelines.state.lake import Lake
+from pipelines.state.schema import GEN, SLICE_COLUMN, TXID
 from pipelines.state.turns import LateWriterError
+from pipelines.trident import TridentTopology
 
 
 @pytest.fixture(params=["a folder", "a store"])
@@ -87,3 +97,64 @@ def test_a_replay_that_has_lost_a_lease_does_not_begin(records: Records) -> None
     with pytest.raises(LeaseLostError):
         replayer._begin(record(1, "at 9"), lot("mine"))
     assert records.last == 0
+
+
+# --- a loss of power ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replayer(tmp_path: Path) -> Replayer:
+    """Of a flow whose quarantine has given the rows of one replay up."""
+    made = Replayer.__new__(Replayer)
+    lake: Any = Lake(tmp_path, durable=True)
+    made._topology, made._records = TridentTopology("shop"), Records(lake.quarantine_path("shop"))
+    made._writer = quarantine_writer(lake, "shop")
+    made._writer.prepare(StructType([StructField(name, StringType()) for name, _ in COLUMNS]))
+    one = replace(record(1, "at 9"), quarantine=made._writer.table.id)
+    made._records.begin(one, lot("bad"))
+    work: Any = Work.__new__(Work)
+    work.group, work._flow = SimpleNamespace(quarantine=made._writer, name="words"), "shop"
+    work._lake, work._listeners = lake, ()
+    columns = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
+    rows = pa.Table.from_pylist([{"row": "bad", TXID: 0, SLICE_COLUMN: "d1"}], pa.schema(columns))
+    rows = rows.append_column(NUMBER, pa.array([0]))
+    order = Order(Lot("source", "s", rows), one, {}, {"quarantine": made._writer.table.version()})
+    work._quarantine(order, rows.slice(0, 0), Replaced())
+    made._records.finish(one, 1, {})
+    return made
+
+
+def test_what_a_replay_has_taken_out_is_on_the_disk_of_a_durable_lake_before_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    asked: list[str] = []
+    synced, finish = durable_module._synced, Records.finish
+
+    def told(path: Path) -> bool:
+        asked.append(path.name)
+        return synced(path)
+
+    def finished(*given: Any) -> None:
+        asked.append("finished")
+        finish(*given)
+
+    monkeypatch.setattr(durable_module, "_synced", told)
+    monkeypatch.setattr(Records, "finish", finished)
+    replayer: Replayer = request.getfixturevalue("replayer")
+    version = replayer._writer.table.version()
+    assert f"{version:020d}.json" in asked[: asked.index("finished")]
+
+
+def test_a_replay_whose_commit_in_quarantine_has_gone_with_the_power_is_finished_once_more(replayer: Replayer) -> None:
+    assert replayer._unfinished() == []
+    table = replayer._writer.table
+    commit: Any = table.path / "_delta_log" / f"{table.version():020d}.json"
+    commit.unlink()
+    lake = Lake(commit.parents[3])
+    replayer._writer = quarantine_writer(lake, "shop")
+    assert [one.number for one in replayer._unfinished()] == [1]
+    # What was given up is not taken up again, nor what another quarantine held, or nobody knows which.
+    (kept,) = replayer._records.all()
+    for other in (replace(kept, left="cut off"), replace(kept, landed=0), replace(kept, quarantine=None)):
+        write_json(replayer._records.folder / "1.json", other.to_json())
+        assert replayer._unfinished() == []

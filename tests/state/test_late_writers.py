@@ -9,11 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError
+from pipelines.execution.batch.quarantine import COLUMNS as QUARANTINE_COLUMNS
+from pipelines.execution.batch.quarantine import quarantine_writer
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
+from pipelines.state.lake import Lake
 from pipelines.state.record import REPLAY, RESET, SLICE, BatchRecord
 from pipelines.state.turns import LateWriterError, Turn, stream_id
+from pipelines.state.writer import StateWriter
 from tests.state.small_kinds import ARROW, FLOW, SmallTable, record
 
 LAYOUTS = (LOG, MAP, ROWS)
@@ -237,3 +242,34 @@ def test_a_table_of_an_earlier_release_is_gone_on_with(tmp_path: Path) -> None:
     assert (state.held(), state.writer.committed(app_id())) == ([("b", 2), ("c", 3)], 8)
     with pytest.raises(BehindStateError):
         state.commit(7, ("d", 4), known=True)
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+@pytest.mark.parametrize("first", [True, False], ids=["the first of the table", "a further one"])
+def test_a_late_slice_of_quarantine_is_refused_behind_one_of_its_batch_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, first: bool
+) -> None:
+    """Two backfills of a group; meanwhile other groups, which share the table, commit what they like."""
+    late, other = (quarantine_writer(Lake(tmp_path), FLOW) for _ in range(2))
+    names = [name for name, _ in QUARANTINE_COLUMNS]
+    columns = StructType([StructField(name, StringType()) for name in names])
+
+    def put(writer: StateWriter, group: str, seen: int | None, *texts: str) -> int:
+        rows = [dict.fromkeys(names) | {"row": text, "batch_group": group, "_slice": "d1"} for text in texts]
+        schema = pa.schema([(name, pa.string()) for name in (*names, "_slice")])
+        one = BatchRecord(kind=SLICE, flow=FLOW, slice="d1", group=group, claims=texts)
+        own = stream_id(FLOW, f"quarantine/{group}", 0)
+        among = f"batch_group = '{group}'"
+        return writer.replace_slice(pa.Table.from_pylist(rows, schema), one, own, seen=seen, among=among)
+
+    for writer in (late, other):
+        writer.prepare(columns)
+    seen = -1 if first else put(late, "words", None, "old")
+    with monkeypatch.context() as patch:
+        overtaken(patch, when, lambda: [put(other, "others", None, str(n)) for n in range(3)])
+        seen = put(late, "words", seen, "old")
+    overtaken(monkeypatch, when, lambda: put(other, "words", seen, "old", "came since"))
+    with pytest.raises(LateWriterError, match='slice "d1"'):
+        put(late, "words", seen, "old")
+    assert sorted(other.table.stored()["row"].to_pylist()) == ["2", "came since", "old"]
+    assert dict(other.table.commits.claims("words")) == {"d1": {"old", "came since"}}

@@ -185,6 +185,7 @@ class DriverWindows:
         Raises:
             WindowPlaceError: what they hold cannot be taken over; nothing was changed.
             WindowFieldError: a field that they hold has got another type; nothing was changed.
+            ChangeoverError: a batch is still to be left out.
             LockedError: another process holds one of the locks.
         """
         epoch = checkpoint.epoch
@@ -201,6 +202,7 @@ class DriverWindows:
             if is_elsewhere(checkpoint, True):
                 check()
                 former.check_tables()
+                _refuse_skipped(self._group, checkpoint)
                 self._refuse_claims()
                 # What they hold of a field has the type that it had on the channel.
                 check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
@@ -510,11 +512,22 @@ def _is_pending(group: BatchGroup, checkpoint: Checkpoint) -> bool:
     if Belonging(checkpoint, group.lake).holds((sink.table for sink in group.sinks), done):
         problem = f"batch {done} of the former definition is in some of its tables and not in all"
         raise ChangeoverError(group.topology.name, group.name, problem)
+    _refuse_skipped(group, checkpoint)
+    return True
+
+
+def _refuse_skipped(group: BatchGroup, checkpoint: Checkpoint) -> None:
+    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again.
+
+    Raises:
+        ChangeoverError
+    """
+    epoch, done = checkpoint.epoch, checkpoint.finished_batches()
+    assert epoch is not None
     record = checkpoint.attempts().get(f"{group.name}/{epoch.number}").get(epoch.txid(done))
     if record is not None and record.state is BatchState.SKIPPED:
         problem = f"batch {epoch.txid(done)} was skipped, and the former definition has not gone on behind it"
         raise ChangeoverError(group.topology.name, group.name, problem)
-    return True
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:

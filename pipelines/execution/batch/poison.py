@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines import logs
-from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.errors import BatchError, DefinitionError, TrideltaError
 from pipelines.execution.batch.quarantine import WAITING, of_group, poison_rows, refused_batch, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import Batch, BatchState, Coordinator
-from pipelines.execution.protocol.failures import reason_of
+from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events
 from pipelines.sources.base import CORRUPT, FILE
@@ -23,6 +24,8 @@ from pipelines.state.record import POISON, BatchRecord
 from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
 
     from pipelines.execution.batch.group import BatchGroup
@@ -50,18 +53,59 @@ class PoisonRows:
         Returns:
             Where the rows are.
         """
-        group, writer = self._group, self._group.quarantine
         try:
-            sources = group.entrance.before_windows(group.spark) if sources is None else sources
-            parts = (
-                refused_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
-                for spout in group.spouts
-            )
-            self._put(epoch, batch, reduce(DataFrame.unionByName, parts))
+            self._keep(epoch, batch, sources, reason)
         except Exception as error:
             logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
-            return f"the source {group.entrance!r} (they could not be read)"
-        return str(writer.table.path)
+            return f"the source {self._group.entrance!r} (they could not be read)"
+        return str(self._group.quarantine.table.path)
+
+    def keep_skipped(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str) -> None:
+        """Put the rows of a batch that is left out into quarantine, to which they did not come when it failed.
+
+        Where the source cannot be read they are in it alone, which whoever skipped the batch was told.
+
+        Raises:
+            BatchError, DiskFullError, StoreError: quarantine does not take them.
+        """
+        try:
+            self._keep(epoch, batch, sources, reason)
+        except TrideltaError:
+            raise
+        except Exception as error:
+            doing = f"batch {batch.txid}, which is skipped, was put into quarantine"
+            fault: TrideltaError | None = lake_fault(error, str(self._group.quarantine.table.path), doing)
+            if fault is None and isinstance(error, PySparkException | LookupError):
+                logger.warning("skipped batch not kept", txid=batch.txid, reason=reason_of(error))
+                return
+            flow = self._group.topology.name
+            raise fault or BatchError(
+                f'flow "{flow}": batch {batch.txid} is skipped, and its rows do not get into quarantine: {reason_of(error)}',
+                hint="mend the cause and run the flow again: it goes on once they are kept",
+            ) from error
+
+    def is_kept(self, epoch: Epoch, txid: int, planned: datetime | None) -> bool:
+        """Return whether the rows of a poison batch came to quarantine, where a replay may have taken them since.
+
+        Args:
+            planned: when the batch was. Of one that is older than the log nobody knows, so nothing is to be done.
+        """
+        table = self._group.quarantine.table
+        if not table.exists():
+            return False
+        first = table.history()[0]
+        if first.version and (planned is None or first.time >= planned):
+            return True
+        return table.commits.has_poison(self._group.name, epoch.number, txid)
+
+    def _keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str) -> None:
+        group = self._group
+        sources = group.entrance.before_windows(group.spark) if sources is None else sources
+        parts = (
+            refused_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
+            for spout in group.spouts
+        )
+        self._put(epoch, batch, reduce(DataFrame.unionByName, parts))
 
     def keep_waiting(self, epoch: Epoch, txid: int, rows: pa.Table, stream: str, reason: str) -> None:
         """Put events that waited for the watermark into quarantine, once: no window takes them any more.

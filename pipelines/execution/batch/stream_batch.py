@@ -144,7 +144,7 @@ class StreamBatch:
             first = attempt.runs[0][1]
             counts = first.counts
             for sink in self._group.sinks:
-                if sink.name in skipped:
+                if sink.name in skipped and sink.writer.declared.kind == TRANSACTIONAL:
                     attempt.received |= self._received_before(sink, batch.txid)
             quarantined = self._quarantine(attempt, counts, complete=not skipped and len(attempt.runs) == 1)
             self._account(batch, counts, attempt.commits, attempt.received)
@@ -171,7 +171,7 @@ class StreamBatch:
     def _commit_all(self, attempt: _Attempt) -> set[str]:
         """Commit all states, wave by wave. Return those that have the batch already and take nothing."""
         batch = attempt.batch
-        skipped = {sink.name for sink in self._group.sinks if sink.writer.skips(attempt.known[sink.name])}
+        skipped = self._skipping(attempt.known, batch.txid)
         attempt.commits += [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
         for wave in self._group.waves:
             todo = tuple(sink for sink in wave if sink.name not in skipped)
@@ -234,6 +234,17 @@ class StreamBatch:
             commits = sink.table.commits.batches()
             return any(c.txid == txid and c.epoch == self._epoch.number for c in commits[-1:])
         return last is not None and last >= txid
+
+    def _skipping(self, known: Mapping[str, bool], txid: int) -> set[str]:
+        """Return the states that take nothing of a batch, for they hold it.
+
+        An opaque one would take back what a replay of quarantine has put in behind it: where one has, the batch was whole.
+        """
+        held = [sink for sink in self._group.sinks if known[sink.name]]
+        whole = any(sink.table.commits.is_replayed_behind(self._epoch.number, txid) for sink in held)
+        return {
+            sink.name for sink in held if sink.writer.skips(True) or (whole and sink.writer.declared.kind == OPAQUE)
+        }
 
     def _replayed(self, sink: Sink, txid: int) -> StateCommit:
         commits = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]

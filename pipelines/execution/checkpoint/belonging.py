@@ -244,6 +244,7 @@ class Belonging:
             if entry is not None or (not noted_ever and held[name] is not None):
                 self._check_behind(name, table, entry, epoch, held[name], closed)
             self._check_plan(name, table, epoch, held[name])
+        self._check_left_out(epoch, all_tables.values())
 
     def _named(self, name: str) -> StateTable:
         folder, own = name.split("/")
@@ -278,6 +279,23 @@ class Belonging:
                 table_txid=closed,
                 checkpoint_txid=planned,
                 hint="put Spark's part of the checkpoint back as it was after its last batch",
+            )
+
+    def _check_left_out(self, epoch: Epoch, tables: Iterable[StateTable]) -> None:
+        """Refuse to try a batch again that was left out, and whose rows a replay has put into a table since."""
+        from pipelines.execution.replays.counted import put_in_since
+
+        path = self._lake.quarantine_path(self._checkpoint.flow)
+        found = put_in_since(self._checkpoint, epoch, self._named(f"{QUARANTINE}/{path.name}"), tables)
+        if found is not None:
+            raise CheckpointBehindError(
+                self._checkpoint,
+                found.state,
+                f"the checkpoint would try batch txid {found.txid}, which was left out, and replay {found.replay} has put its "
+                "rows into the table since",
+                table_txid=found.txid,
+                checkpoint_txid=epoch.txid(self._checkpoint.finished_batches()) - 1,
+                hint="put the checkpoint back in which the batch is left out, its attempts.json included",
             )
 
     def _check_epoch(self, name: str, table: StateTable, epoch: Epoch) -> None:

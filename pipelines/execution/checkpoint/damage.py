@@ -23,7 +23,8 @@ OWN = {
     "epoch.json": (_TABLES_AND_SPARK, f"{_BACKUP}; {_OTHERWISE}"),
     "attempts.json": (
         _TABLES_AND_SPARK,
-        f"{_BACKUP}, or remove it: attempts are counted again, and a batch that was just left out comes again",
+        f"{_BACKUP}, or remove it: attempts are counted again, and a batch that was just left out comes again, "
+        "or is refused where a replay has put its rows into a state",
     ),
     "tables.json": (_TABLES_AND_SPARK, "remove it: the next start notes the tables again"),
     "partitions.json": (_TABLES_AND_SPARK, "remove it: the flow then runs with the number that is asked for"),

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -238,6 +239,13 @@ class Checkpoint:
             return hashlib.blake2b((self.spark / "offsets" / str(batch)).read_bytes(), digest_size=8).hexdigest()
         except FileNotFoundError:
             return None
+
+    def planned_at(self, batch: int) -> datetime | None:
+        """Return when Spark has planned a batch; None: its offset log does not say."""
+        with suppress(FileNotFoundError, ValueError, LookupError):
+            said = (self.spark / "offsets" / str(batch)).read_text(encoding="utf-8").split("\n")[1]
+            return datetime.fromtimestamp(json.loads(said)["batchTimestampMs"] / 1000, UTC)
+        return None
 
     @contextmanager
     def running(self, wait_seconds: float) -> Iterator[None]:

@@ -38,6 +38,7 @@ class Record(Report):
         landed: rows that went through.
         refused: rows that were refused again, by what refused them.
         left: why it was given up with its rows in quarantine, where no replay takes them again; None: it was not.
+        quarantine: Delta's id of the table; None in records of earlier releases.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Record(Report):
     landed: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
     left: str | None = None
+    quarantine: str | None = None
 
 
 class Records:

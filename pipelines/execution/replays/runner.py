@@ -102,7 +102,7 @@ class Replayer:
             return ReplayReport(name, ())
         self._writer.prepare(table_columns())
         with self._alone():
-            unfinished = self._records.unfinished()
+            unfinished = self._unfinished()
             resumed = [self._told(self._finish(record)) for record in unfinished]
             reports, refusals = [], []
             # Before the rows are read that the tables are asked about.
@@ -122,6 +122,19 @@ class Replayer:
         if self._progress:
             self._progress(report)
         return report
+
+    def _unfinished(self) -> list[Record]:
+        """Return the replays that were cut off, and those whose commit in quarantine has gone with the power: its rows are back.
+
+        One that was given up with nothing committed has landed none.
+        """
+        last, table = self._writer.committed(app_id(self._topology.name, NAME)) or 0, self._writer.table.id
+        return [
+            record
+            for record in self._records.all()
+            if record.finished is None
+            or (record.left is None and record.landed and record.number > last and record.quarantine == table)
+        ]
 
     # --- a lot ------------------------------------------------------------------------------------------------------
 
@@ -242,6 +255,7 @@ class Replayer:
             versions={name: seen[name] for name in (NAME, *(sink.name for sink in work.sinks))},
             left_out={name: sorted(numbers) for name, numbers in verdict.counted.items() if numbers},
             rows=lot.rows.num_rows,
+            quarantine=self._writer.table.id,
         )
 
     def _next_number(self, work: Work) -> int:

@@ -304,7 +304,7 @@ class Work:
         rows, seen, number = ready.rows, order.seen, order.record.number
         said = self._said(sink.table, order, rows.num_rows, digest=ready.hash)
         write = sink.writer.merge_arrow if sink.writer.declared.layout == MAP else sink.writer.append_replay
-        # On a durable lake it is on the disk before quarantine gives the rows up.
+        # On a durable lake it is on the disk before quarantine gives the rows up, and that before the record says so.
         commits = Announced(self._listeners, self._lake)
         version = seen[sink.name] = commits.commit(
             sink.name, number, sink.writer, lambda: write(rows, said, self._app_id(sink.name), seen=seen[sink.name])
@@ -391,7 +391,7 @@ class Work:
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, order, rows.num_rows)
-        seen[NAME] = Announced(self._listeners).commit(
+        seen[NAME] = Announced(self._listeners, self._lake).commit(
             NAME, number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen[NAME])
         )
 

@@ -382,7 +382,9 @@ class BoundedRunner:
     ) -> Iterator[SliceReport]:
         self._check_taken_in(work)
         # Before anything is asked of the tables: what comes behind these versions is another process's.
+        refused = self._group.quarantine.table
         self._seen = {sink.name: made_for.get(sink.name, sink.table.version()) for sink in wave}
+        self._seen[NAME] = refused.version() if refused.exists() else -1
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
         quarantined = self._commit_refused(work, frozenset().union(*streamed.values())) if last else {}
         for slice_ in work.slices:

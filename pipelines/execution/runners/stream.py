@@ -494,7 +494,8 @@ class StreamRunner:
         txid = self._epoch.txid(batch_id)
         skipped = self._tracker.state(txid) is BatchState.SKIPPED
         report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
-        if skipped and not self._group.entrance.has_windows:
+        kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id))
+        if skipped and kept and not self._group.entrance.has_windows:
             return report
         if self._durable:
             self._durable.planned(batch_id)
@@ -510,13 +511,23 @@ class StreamRunner:
         try:
             frames = entrance.frames(frame, taken)
             if skipped:
-                self._run_windows(txid, frames)
+                if entrance.has_windows:
+                    self._run_windows(txid, frames)
+                if not kept:
+                    self._keep_skipped(txid, frames)
             else:
                 report = self._attempts(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
         finally:
             if entrance.kept:
                 frame.unpersist()
+
+    def _keep_skipped(self, txid: int, frames: Frames) -> None:
+        """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
+        record = self._tracker.group().record(txid)
+        assert record is not None
+        rows = None if record.in_windows else self._group.entrance.events(frames)
+        self._poison.keep_skipped(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason)
 
     def _run_windows(self, txid: int, frames: Frames) -> None:
         """Run the windows of a skipped batch to their end, which the state store demands of every batch.

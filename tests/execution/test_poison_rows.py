@@ -1,0 +1,283 @@
+"""The rows of a poison batch: what is skipped is in quarantine, whatever the failure was cut off by. No Spark."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pipelines.errors import BatchError, ChangeoverError, DiskFullError
+from pipelines.execution.batch import driver_windows as windows_module
+from pipelines.execution.batch import poison as poison_module
+from pipelines.execution.batch.driver_windows import DriverWindows
+from pipelines.execution.batch.poison import PoisonRows, skip
+from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer, rows_of
+from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
+from pipelines.execution.checkpoint.window_files import state_files
+from pipelines.execution.protocol.coordinator import Batch, BatchState
+from pipelines.execution.protocol.tracker import BatchTracker, Stage
+from pipelines.execution.replays.record import Record, Records
+from pipelines.execution.replays.selection import NUMBER, Lot, completed
+from pipelines.execution.replays.work import app_id
+from pipelines.execution.runners.stream import StreamRunner
+from pipelines.places.location import on_disk
+from pipelines.sources import FixedBatches
+from pipelines.state.kinds import ROWS, TRANSACTIONAL
+from pipelines.state.lake import Lake
+from pipelines.state.record import BATCH, REPLAY, BatchRecord
+from pipelines.state.turns import stream_id
+from pipelines.state.writer import StateWriter
+from pipelines.trident import DeltaState, TridentTopology
+from tests.state import small_kinds
+
+EPOCH = Epoch(1, 0)
+FULL = "Generic LocalFileSystem error: No space left on device (os error 28)"
+
+
+class Frame:
+    """The refused rows of a batch, as Spark would give them."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        if self.error is not None:
+            raise self.error
+        row = {"stage": "batch", "rule": "poison", "reason": "x", "row": "{}", "file": None, "stream": "words"}
+        return pa.Table.from_pylist([row | {"_slice": "!"}])
+
+
+class Query:
+    """A flow's one query, whose batch 1 has failed for good: the process died before its rows were in quarantine."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lake, self.topology = Lake(root), TridentTopology("shop")
+        stream = self.topology.new_stream("words", FixedBatches("word string", [[("a",)]] * 2))
+        stream.partition_persist(DeltaState("rows"))
+        self.checkpoint = Checkpoint("shop", self.lake.checkpoint_path("shop", "words"))
+        self.spark = on_disk(self.checkpoint.spark)
+        for folder in ("offsets", "commits"):
+            (self.spark / folder).mkdir(parents=True)
+        (self.spark / "metadata").write_text("{}")
+        for batch in (0, 1):
+            (self.spark / "offsets" / str(batch)).write_text('v1\n{"batchTimestampMs":1000}\n{}')
+        (self.spark / "commits" / "0").write_text("v1\n{}")
+        self.checkpoint.begin(EPOCH)
+        self.fault: Exception | None = None
+        monkeypatch.setattr(poison_module, "refused_batch", lambda *_: Frame(self.fault))
+        monkeypatch.setattr(poison_module, "_fields_of", lambda *_: ())
+        columns = StructType([StructField(name, StringType()) for name, _ in COLUMNS])
+        monkeypatch.setattr(poison_module, "table_columns", lambda: columns)
+        self.tracker = self.tracked()
+        self.tracker.fail(self.tracker.open(1), "boom")
+        assert self.tracker.state(1) is BatchState.POISON
+
+    def tracked(self) -> BatchTracker:
+        stage = Stage("source", group="words/1")
+        return BatchTracker([stage], attempts=self.checkpoint.attempts(), max_attempts=1, first_txid=0)
+
+    @property
+    def poison(self) -> PoisonRows:
+        spouts = self.topology.spouts
+        group: Any = SimpleNamespace(
+            name="words",
+            topology=self.topology,
+            spouts=spouts,
+            sinks=(),
+            quarantine=quarantine_writer(self.lake, "shop"),
+            refused=rows_of(self.topology, "words", ["words"]),
+            entrance=SimpleNamespace(
+                has_windows=False,
+                kept=False,
+                positions_by_source=lambda *_: [frozenset()],
+                frames=lambda *_: {spouts[0].id: None},
+                events=lambda frames: frames,
+            ),
+        )
+        return PoisonRows(group)
+
+    def run(self) -> bool:
+        """Batch 1 of a new run; whether it was left out."""
+        runner: Any = StreamRunner.__new__(StreamRunner)
+        runner._epoch, runner._checkpoint, runner._tracker = EPOCH, self.checkpoint, self.tracked()
+        runner._poison = self.poison
+        runner._group, runner._windows, runner._durable = runner._poison._group, None, None
+        runner._claims = SimpleNamespace(check_planned=lambda _: None)
+        return bool(runner._run(None, 1).skipped)
+
+    def keep(self, txid: int) -> None:
+        """Put the rows of a batch into quarantine."""
+        rows: Any = {spout.id: None for spout in self.topology.spouts}
+        self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom")
+
+    @property
+    def kept(self) -> int:
+        table = quarantine_writer(self.lake, "shop").table
+        return table.count() if table.exists() else 0
+
+
+@pytest.fixture
+def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
+    return Query(tmp_path, monkeypatch)
+
+
+def test_a_batch_that_is_skipped_before_its_rows_were_kept_is_kept_by_the_next_run(query: Query) -> None:
+    skip(query.lake, query.topology, 1)
+    assert query.kept == 0
+    assert (query.run(), query.kept) == (True, 1)
+    version = quarantine_writer(query.lake, "shop").table.version()
+    # Spark has not marked it: it comes again, and nothing is left to do.
+    assert (query.run(), quarantine_writer(query.lake, "shop").table.version()) == (True, version)
+
+
+def test_rows_that_a_replay_has_taken_out_are_not_kept_once_more(query: Query) -> None:
+    query.keep(1)
+    skip(query.lake, query.topology, 1)
+    DeltaTable(str(query.lake.quarantine_path("shop"))).delete()
+    assert (query.run(), query.kept) == (True, 0)
+
+
+def test_of_a_batch_that_is_older_than_the_log_nobody_knows(query: Query) -> None:
+    query.keep(7)
+    skip(query.lake, query.topology, 1)
+    table = query.lake.quarantine_path("shop")
+    DeltaTable(str(table)).create_checkpoint()
+    (table / "_delta_log" / f"{0:020d}.json").unlink()
+    assert (query.run(), query.kept) == (True, 1)
+    (query.spark / "offsets" / "1").write_text('v1\n{"batchTimestampMs":9000000000000}\n{}')
+    assert (query.run(), query.kept) == (True, 2)
+
+
+def test_a_skipped_batch_that_quarantine_does_not_take_is_not_left_behind(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip(query.lake, query.topology, 1)
+
+    def refuse(error: Exception) -> Any:
+        def replace_rows(*_: Any) -> None:
+            raise error
+
+        return replace_rows
+
+    for error, known in ((DeltaError(FULL), DiskFullError), (DeltaError("x"), BatchError)):
+        with monkeypatch.context() as patch:
+            patch.setattr(StateWriter, "replace_rows", refuse(error))
+            with pytest.raises(known, match="batch 1"):
+                query.run()
+    assert (query.run(), query.kept) == (True, 1)
+
+
+def test_a_skipped_batch_whose_source_cannot_be_read_is_left_behind(query: Query) -> None:
+    """Whoever skipped it was told that its rows are in the source alone."""
+    skip(query.lake, query.topology, 1)
+    query.fault = PySparkException("the file is gone")
+    assert (query.run(), query.kept) == (True, 0)
+
+
+# --- that a batch was left out is forgotten -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replayed(query: Query) -> Query:
+    """The batch was skipped, and a replay has put its row into the state; as it was before stands in `backup`."""
+    lake = query.lake
+    table = StateWriter(lake.table(lake.state_path("rows"), "rows"), small_kinds.declared(ROWS, TRANSACTIONAL))
+    table.prepare(small_kinds.COLUMNS)
+    row = pa.table({"word": ["a"], "n": [1]})
+    table.append_arrow(row, BatchRecord(kind=BATCH, flow="shop", epoch=1, txid=0), stream_id("shop", "rows", 1))
+    query.keep(1)
+    Belonging(query.checkpoint, lake).note([table.table, lake.quarantine("shop")])
+    shutil.copytree(on_disk(query.checkpoint.folder), on_disk(lake.root) / "backup")
+    skip(lake, query.topology, 1)
+    held = query.lake.quarantine("shop")
+    rows = completed(held.stored())
+    versions = {"quarantine": held.version(), "rows": table.table.version()}
+    one = Record(1, "batch", "words", datetime.now(UTC).isoformat(), versions, {}, 1)
+    records = Records(held.path)
+    records.begin(one, Lot("batch", "words", rows.append_column(NUMBER, pa.array([0]))))
+    said = BatchRecord(kind=REPLAY, flow="shop", epoch=1, txid=0, replay=1)
+    table.append_replay(row, said, app_id("shop", "rows"), seen=versions["rows"])
+    records.finish(one, 1, {})
+    return query
+
+
+def checked(query: Query) -> None:
+    lake = Lake(query.lake.root)
+    Belonging(Checkpoint("shop", query.checkpoint.folder), lake).check([lake.state("rows"), lake.quarantine("shop")])
+
+
+def put_back(query: Query, *, planned: bool = True) -> None:
+    folder = on_disk(query.checkpoint.folder)
+    shutil.rmtree(folder)
+    shutil.copytree(on_disk(query.lake.root) / "backup", folder)
+    if not planned:
+        (query.spark / "offsets" / "1").unlink()
+        (folder / "attempts.json").unlink()
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_checkpoint_that_would_try_a_replayed_batch_again_is_refused(replayed: Query, planned: bool) -> None:
+    checked(replayed)
+    put_back(replayed, planned=planned)
+    with pytest.raises(CheckpointBehindError, match="batch txid 1, which was left out, and replay 1") as caught:
+        checked(replayed)
+    assert (caught.value.state, caught.value.table_txid, caught.value.checkpoint_txid) == ("rows", 1, 0)
+    assert list(adopt(replayed.lake, replayed.topology)) == ["words"]
+    checked(replayed)
+
+
+def test_attempts_that_are_lost_behind_the_replay_of_a_batch_that_was_left_out(replayed: Query) -> None:
+    attempts = replayed.checkpoint.folder / "attempts.json"
+    kept = attempts.read_bytes()
+    attempts.unlink()
+    with pytest.raises(CheckpointBehindError):
+        checked(replayed)
+    attempts.write_bytes(kept)
+    checked(replayed)
+    attempts.unlink()
+    (replayed.spark / "commits" / "1").write_text("v1\n{}")
+    checked(replayed)
+
+
+def test_a_batch_that_no_replay_has_put_into_a_state_is_tried_again(replayed: Query) -> None:
+    put_back(replayed)
+    records = Records(replayed.lake.quarantine_path("shop"))
+    (one,) = records.all()
+    for other in (
+        replace(one, stage="high"),
+        replace(one, landed=0),  # given up with nothing committed
+        replace(one, versions={**one.versions, "quarantine": 0}),  # of another life
+        replace(one, versions={"quarantine": 9}),  # of other states
+        replace(one, number=2),  # which the state does not have
+    ):
+        (records.folder / f"{one.number}.json").unlink(missing_ok=True)
+        write_json(records.folder / f"{other.number}.json", other.to_json())
+        if other.number != one.number:
+            (records.folder / "2.parquet").write_bytes((records.folder / "1.parquet").read_bytes())
+        checked(replayed)
+
+
+def test_windows_are_not_taken_over_in_front_of_a_batch_that_is_to_be_left_out(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip(query.lake, query.topology, 1)
+    former = SimpleNamespace(checkpoint=Checkpoint("shop", query.lake.checkpoint_path("shop", "words__1")))
+    former.check_tables = lambda: None
+    monkeypatch.setattr(windows_module.ChannelWindows, "of", lambda _: former)
+    monkeypatch.setattr(windows_module, "is_elsewhere", lambda *_: True)
+    windows: Any = DriverWindows.__new__(DriverWindows)
+    windows._files, windows._group = state_files(query.checkpoint.folder), query.poison._group
+    with pytest.raises(ChangeoverError, match="batch 1 was skipped"):
+        windows.take_over(query.checkpoint, 1.0, lambda: None)
+    assert query.checkpoint.epoch == EPOCH
