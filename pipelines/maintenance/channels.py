@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.protocol.groups import group_name, spout_groups
-from pipelines.graph import nodes
 from pipelines.sources.offsets import offset_lines
 from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.schema import TXID
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from pipelines.state.lake import Lake
     from pipelines.state.record import BatchRecord
     from pipelines.state.table import StateTable
-    from pipelines.trident.topology import TridentTopology
 
 
 @dataclass(frozen=True)
@@ -100,16 +97,6 @@ def _asked_for(reader: Checkpoint) -> Iterator[tuple[str, int]]:
             for offset in _offsets(reader, max(reader.finished_batches() - 1, 0) - back):
                 if "reservoirVersion" in offset:
                     yield str(offset["reservoirId"]), int(offset["reservoirVersion"])
-
-
-def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
-    """Return the batch groups that read each channel, by its name."""
-    groups: dict[str, set[str]] = {}
-    for spouts in spout_groups(topology):
-        for spout in spouts:
-            for channel in spout.reads if isinstance(spout, nodes.ChannelSpoutNode) else ():
-                groups.setdefault(channel, set()).add(group_name(spouts))
-    return groups
 
 
 def old_batches(table: StateTable, before: int, hours: float) -> int | None:

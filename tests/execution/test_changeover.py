@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines import Lake
-from pipelines.errors import ChangeoverError, StateBehindError, StateSchemaError
+from pipelines.errors import ChangeoverError, ChannelReadersError, StateBehindError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
@@ -202,6 +202,38 @@ class Starting(StreamRunner):
 
     def change_windows(self, on_fresh: str) -> None:
         self._check_before(on_fresh)
+
+
+class Reset(StreamRunner):
+    """A start of a query with a fresh checkpoint and `reset`, without Spark. `emptied` has the tables that it has emptied."""
+
+    def __init__(self, lake: Lake, flow: Flow, query: str, channel: str) -> None:
+        topology, self.emptied = as_topology(flow), list[str]()
+        writer = SimpleNamespace(reset=lambda record, app_id: self.emptied.append(app_id))
+        sink = SimpleNamespace(name=channel, table=lake.channel(channel), writer=writer, is_channel=True)
+        quarantine = SimpleNamespace(table=lake.table(lake.quarantine_path("f"), "quarantine of f"))
+        self._group: Any = SimpleNamespace(
+            topology=topology, name=query, sinks=[sink], quarantine=SimpleNamespace(table=quarantine.table), lake=lake
+        )
+        self._checkpoint, self._wait, self._windows = Checkpoint("f", lake.checkpoint_path("f", query)), 0.0, None
+
+    def begin(self) -> Epoch:
+        return self._fresh_epoch(RESET)
+
+
+def test_a_query_does_not_begin_anew_before_those_that_have_read_its_channels(lake_root: str) -> None:
+    """They would count all that it sends once more."""
+    lake = Lake(lake_root)
+    reader = deployed(lake, version=2)
+    shutil.rmtree(lake.checkpoint_path("f", "s") / "spark")
+    stream = Flow("f").stream("s", FixedBatches("k string", [])).aggregate(Count("n"), **ONCE)
+    start = Reset(lake, stream.persist("t").build(), "s", "f__s__s")
+    with pytest.raises(ChannelReadersError, match="s__1") as caught:
+        start.begin()
+    assert (caught.value.readers, start.emptied) == (("s__1",), [])
+    shutil.rmtree(reader / "spark")
+    assert start.begin() == Epoch(2, 0)
+    assert start.emptied == ["f/f__s__s/2"]
 
 
 def test_a_reset_beside_a_checkpoint_that_is_there_takes_no_new_state(lake_root: str) -> None:

@@ -12,12 +12,13 @@ from deltalake import DeltaTable
 
 from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError
+from pipelines.execution.protocol.groups import readers_of
 from pipelines.execution.verify import BY_COUNT, HOLDS, NOT_CHECKED, verify
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph import events
 from pipelines.maintenance import compact
-from pipelines.maintenance.channels import Taken, readers_of, taken
+from pipelines.maintenance.channels import Taken, taken
 from pipelines.maintenance.compaction import checkpoints_of
 from pipelines.maintenance.report import TableReport
 from pipelines.sources import JsonFiles
