@@ -307,6 +307,7 @@ class StreamRunner:
         if not commits:
             if on_fresh == RESET:
                 self._checkpoint.still_held()
+                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
                 self._poison.forget_all()
             return self._begun(Epoch(number, 0))
         name, last = max(commits, key=lambda pair: pair[1].txid or 0)
@@ -317,12 +318,13 @@ class StreamRunner:
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
             with self._checkpoint.rewriting(self._wait):
                 self._checkpoint.still_held()
+                # Before all: where the states are empty, nothing would say that what it leaves out is in none.
+                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
                 # First: a reset that is cut off behind the states is not known as one, and their rows are refused once more.
                 self._reset_quarantine(number)
                 for target in self._group.sinks:
                     record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
                     target.writer.reset(record, stream_id(record.flow, target.name, number))
-            (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             return self._begun(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
 
