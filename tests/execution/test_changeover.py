@@ -244,7 +244,9 @@ def test_a_reset_reads_all_of_the_channels_however_it_is_cut_off(lake_root: str,
     lake = Lake(lake_root)
     deployed(lake, version=2)
     if holds:
-        _append(str(lake.channel_path("f__t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0))
+        _append(
+            str(lake.channel_path("f__t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0)
+        )
     start = Reset(lake, Flow("f").stream("s", FixedBatches("k string", [])).persist("t").build(), "s__1", "f__t")
     start._checkpoint.begin_at(Start({"f__s__s": 1}))
     (start._checkpoint.spark / "metadata").unlink()

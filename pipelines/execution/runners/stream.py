@@ -365,7 +365,7 @@ class StreamRunner:
     def _begun(self, epoch: Epoch) -> Epoch:
         """Begin an epoch with a fresh checkpoint and empty windows."""
         if self._windows:
-            self._windows.begin(epoch.first_txid)
+            self._windows.begin(epoch.first_txid, self._checkpoint)
         return self._checkpoint.begin(epoch)
 
     def _reset_quarantine(self, epoch: int) -> None:
