@@ -267,9 +267,10 @@ class _Compaction:
         hours = self.kept.state_hours if self.kept.channel_hours is None else self.kept.channel_hours
         txid = channels.old_batches(table, taken.before, hours)
         if txid is not None:
+            clocks = channels.clocks_of(self.lake, table.name, self.readers, self.groups)
             with self._between_batches():
                 opened = self._opened(table)
-                done.rows_let_go = channels.let_go(table, opened, txid, self._record(table))
+                done.rows_let_go = channels.let_go(table, opened, txid, clocks, self._record(table))
         return taken.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:
