@@ -331,6 +331,19 @@ class FreshCheckpointError(TrideltaError):
         )
 
 
+class ChannelReadersError(TrideltaError):
+    """A query is to start over whose channels other queries have read: to these all that it sends again would be new."""
+
+    def __init__(self, flow: str, query: str, readers: Sequence[str]) -> None:
+        self.flow, self.query, self.readers = flow, query, tuple(readers)
+        super().__init__(
+            f'flow "{flow}": query "{query}" is to start over, and what it sends would be counted once more by '
+            f"{', '.join(readers)}; nothing was emptied",
+            hint=f"move their checkpoints away, too (checkpoints/{flow}/QUERY), and run the flow again so: all of them begin "
+            "anew; or put the checkpoint back that is missing",
+        )
+
+
 class StateBehindError(TrideltaError):
     """A state is new in a flow that has run, or was out of it for a while: it would lack batches, and look whole."""
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from pipelines.execution.checkpoint.changeover import watermark
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.protocol.groups import group_name, spout_groups
-from pipelines.graph import nodes
+from pipelines.graph import events
 from pipelines.sources.offsets import offset_lines
 from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.schema import TXID
+from pipelines.windows.bucket import NEVER
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
     from pipelines.state.record import BatchRecord
     from pipelines.state.table import StateTable
-    from pipelines.trident.topology import TridentTopology
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,6 @@ def _asked_for(reader: Checkpoint) -> Iterator[tuple[str, int]]:
                     yield str(offset["reservoirId"]), int(offset["reservoirVersion"])
 
 
-def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
-    """Return the batch groups that read each channel, by its name."""
-    groups: dict[str, set[str]] = {}
-    for spouts in spout_groups(topology):
-        for spout in spouts:
-            for channel in spout.reads if isinstance(spout, nodes.ChannelSpoutNode) else ():
-                groups.setdefault(channel, set()).add(group_name(spouts))
-    return groups
-
-
 def old_batches(table: StateTable, before: int, hours: float) -> int | None:
     """Return the txid below which all readers have had the batches of a channel for so many hours; None: no batch.
 
@@ -129,6 +119,41 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
     return max(gone) + 1 if gone else None
 
 
-def let_go(table: StateTable, opened: DeltaTable, txid: int, record: BatchRecord) -> int:
-    """Delete the rows of all batches below a txid, from an open version on. Return how many there were."""
-    return delete_rows(table, opened, f"{TXID} < {txid}", record.model_copy(update={"folded_before": txid}))
+def let_go(
+    table: StateTable, opened: DeltaTable, txid: int, clocks: tuple[int, int] | None, record: BatchRecord
+) -> int:
+    """Delete the rows of all batches below a txid, from an open version on. Return how many there were.
+
+    Where readers have windows (`clocks`), events that wait there for the watermark stay, and the last word about it: a changeover
+    goes on with them.
+
+    Args:
+        clocks: the watermark of the channel, and that of its readers' windows, in ms.
+    """
+    where = f"{TXID} < {txid}"
+    if clocks is not None:
+        done = f"({events.ID} IS NULL AND {events.CLOCK} < {clocks[0]})"
+        where += f" AND ({done} OR ({events.ID} IS NOT NULL AND {events.CLOCK} <= {clocks[1]}))"
+    return delete_rows(table, opened, where, record.model_copy(update={"folded_before": txid}))
+
+
+def clocks_of(
+    lake: Lake, name: str, readers: Mapping[str, set[str]], groups: Sequence[Checkpoint]
+) -> tuple[int, int] | None:
+    """Return the watermark of a channel as far as all readers have taken it, and the lowest one of all that they read.
+
+    Args:
+        readers: of each channel of the flow.
+        groups: the checkpoints of the flow.
+
+    Returns:
+        None where no reader has windows: nothing waits.
+    """
+    if not any(group.has_state for group in groups if group.folder.name in readers[name]):
+        return None
+    clocks = {}
+    for channel in (channel for channel, of in readers.items() if of & readers[name]):
+        table = lake.table(lake.channel_path(channel), channel)
+        behind = old_batches(table, taken(table, groups, len(readers[channel])).before, 0)
+        clocks[channel] = NEVER if behind is None else watermark(table.path, behind - 1)
+    return clocks[name], min(clocks.values())

@@ -20,7 +20,7 @@ from pipelines.execution.batch.quarantine import NAME
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.protocol.groups import group_name, spout_groups
+from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
 from pipelines.execution.replays.record import Records
 from pipelines.maintenance import channels, refused, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, fold_arrow, fold_spark, merge
@@ -110,7 +110,7 @@ def compact(
     started = time.monotonic()
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, keep or KEPT)
-    work.readers = {} if isinstance(flow, str) else channels.readers_of(flow)
+    work.readers = {} if isinstance(flow, str) else readers_of(flow)
     reports = []
     with work.alone(checkpoints_of(lake, flow), open_generations):
         for table in tables_of(lake, name):
@@ -267,9 +267,10 @@ class _Compaction:
         hours = self.kept.state_hours if self.kept.channel_hours is None else self.kept.channel_hours
         txid = channels.old_batches(table, taken.before, hours)
         if txid is not None:
+            clocks = channels.clocks_of(self.lake, table.name, self.readers, self.groups)
             with self._between_batches():
                 opened = self._opened(table)
-                done.rows_let_go = channels.let_go(table, opened, txid, self._record(table))
+                done.rows_let_go = channels.let_go(table, opened, txid, clocks, self._record(table))
         return taken.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:

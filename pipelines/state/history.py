@@ -28,6 +28,7 @@ from pipelines.state.record import (
 
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMN", "ADD COLUMNS")
 """Delta's operations that change no row."""
+_TRIES = 3
 
 
 class History:
@@ -155,6 +156,15 @@ class History:
             return {group: dict(claims) for group, claims in self._claims.items() if group is not None}
 
     def _refresh(self) -> None:
+        """Read what is new; where the log is cleaned between the listing and the reading, all that is there then."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                self._read_new()
+                return
+            self._forget()
+        self._read_new()
+
+    def _read_new(self) -> None:
         """Read what is new. A batch looks at the ledger several times, so that must not cost a look at all of it."""
         if self._records:
             mark = commit_mark(self._path, self._records[-1].version)

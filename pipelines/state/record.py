@@ -19,6 +19,8 @@ UNCHANGED = "unchanged"
 BATCH, SLICE, COMPACTION, RESET, REPLAY = "batch", "slice", "compaction", "reset", "replay"
 POISON, FORGOTTEN = "poison", "reset_batch"
 """In quarantine: the rows of a poison batch come in, and go, for the batch has come through."""
+EPOCH = "epoch"
+"""No rows: an epoch begins with a batch of Spark's, which carries one transaction id (`pipelines.state.turns`)."""
 
 GENERATION = 64
 """Txids a generation: compaction works on closed generations while the stream appends to the open one."""
@@ -33,7 +35,8 @@ class BatchRecord(BaseModel):
     """One commit of one state.
 
     Attributes:
-        kind: `batch` (of a stream), `slice` (a backfill), `compaction`, `reset`, or `replay` (of quarantined rows).
+        kind: `batch` (of a stream), `slice` (a backfill), `compaction`, `reset`, `replay` (of quarantined rows), or
+            one of those above.
         flow: the topology that wrote it.
         epoch: which life of the checkpoint; 0 for what no stream wrote.
         txid: the batch; for a slice or a replay the last txid of the stream that it comes behind (-1: none).

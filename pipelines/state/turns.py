@@ -94,7 +94,7 @@ class Turn:
         if record.kind == REPLAY:
             carried = self._of_replay(table)
         elif record.kind in (SLICE, RESET):
-            carried = _beside(table, self.app_id)
+            carried = _known(table, [self.app_id, *_former(self.app_id)])
             if record.kind == RESET and last_txid(table, self.app_id) is not None:
                 raise LateWriterError(self.state.name, "the reset", f"epoch {record.epoch} has begun")
         else:
@@ -121,8 +121,8 @@ class Turn:
             again = table.transaction_version(_repeatable(app_id))
             first = record.txid << _TRY_BITS
             carried = {_repeatable(app_id): first if again is None or again < first else again + 1}
-        # The first batch of an epoch comes to nobody's id but its own; a writer of the epoch before is to see it.
-        return carried if last is not None else carried | _beside(table, _previous(app_id), before=False)
+        # The first batch of an epoch comes to nobody's id but its own; a writer of any epoch before is to see it.
+        return carried if last is not None else carried | _known(table, _former(app_id))
 
     def _of_replay(self, table: DeltaTable) -> Transactions:
         record, last = self.record, table.transaction_version(self.app_id)
@@ -130,26 +130,19 @@ class Turn:
         if last is not None and last >= number:
             raise LateWriterError(self.state.name, _named(record), f"replay {last} is committed")
         stream = stream_id(record.flow, self.state.name, record.epoch)
-        return {self.app_id: number, **_beside(table, stream, before=False)}
+        return {self.app_id: number, **_known(table, [stream])}
 
 
-def _beside(table: DeltaTable, app_id: str, *, before: bool = True) -> Transactions:
-    """Return what a commit that is no batch carries of a stream so that no batch comes between: the known versions.
-
-    Args:
-        before: of the epoch before it as well.
-    """
-    names = [app_id, *([_previous(app_id)] if before else [])]
-    known = {
-        name: table.transaction_version(name) for stream in names if stream for name in (stream, _repeatable(stream))
-    }
+def _known(table: DeltaTable, streams: list[str]) -> Transactions:
+    """Return what a commit carries of streams so that no batch of them comes between: the known versions."""
+    known = {name: table.transaction_version(name) for stream in streams for name in (stream, _repeatable(stream))}
     return {name: -1 if version is None else version for name, version in known.items()}
 
 
-def _previous(app_id: str) -> str:
-    """Return the stream's id of the epoch before; empty if the id names none."""
+def _former(app_id: str) -> list[str]:
+    """Return the stream's ids of all epochs before, whose numbers may jump; none if the id names no epoch."""
     of, _, epoch = app_id.rpartition("/")
-    return f"{of}/{int(epoch) - 1}" if epoch.isdigit() and int(epoch) > 0 else ""
+    return [f"{of}/{number}" for number in range(int(epoch))] if epoch.isdigit() else []
 
 
 def _named(record: BatchRecord) -> str:

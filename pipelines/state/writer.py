@@ -29,7 +29,7 @@ from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper, check_no_sql
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.open_table import OpenTable
-from pipelines.state.record import BATCH, FORGOTTEN, RESET, BatchRecord, generation
+from pipelines.state.record import BATCH, EPOCH, FORGOTTEN, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
@@ -508,6 +508,10 @@ class StateWriter(TableKeeper):
 
         table = self._open.now()
         since, carried = table.version(), judge(table)
+        if len(carried) > 1 and record.epoch > 1:
+            # Spark's commit carries the first id alone: those of the epochs before go ahead.
+            begins = BatchRecord(kind=EPOCH, flow=record.flow, epoch=record.epoch)
+            self._commit(lambda t, of: self._note(t, begins, of), lambda t: dict([*judge(t).items()][1:]))
         record = record.model_copy(update={"commit": uuid4().hex})
         try:
             commit(record, carried)

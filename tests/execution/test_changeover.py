@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines import Lake
-from pipelines.errors import ChangeoverError, StateBehindError, StateSchemaError
+from pipelines.errors import ChangeoverError, ChannelReadersError, StateBehindError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
@@ -22,6 +22,7 @@ from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import as_topology
 from pipelines.places.location import Place
 from pipelines.sources import FixedBatches
+from pipelines.sources.channels import Start
 from pipelines.state.record import BATCH, BatchRecord
 
 ONCE = {"trigger": Policy.count(1), "evict": Policy.count(1)}
@@ -202,6 +203,65 @@ class Starting(StreamRunner):
 
     def change_windows(self, on_fresh: str) -> None:
         self._check_before(on_fresh)
+
+
+class Reset(StreamRunner):
+    """A start of a query with a fresh checkpoint and `reset`, without Spark. `emptied` has the tables that it has emptied."""
+
+    def __init__(self, lake: Lake, flow: Flow, query: str, channel: str) -> None:
+        topology, self.emptied = as_topology(flow), list[str]()
+        writer = SimpleNamespace(reset=lambda record, app_id: self.emptied.append(app_id))
+        table = lake.table(lake.channel_path(channel), channel)
+        sink = SimpleNamespace(name=channel, table=table, writer=writer, is_channel=True)
+        quarantine = SimpleNamespace(table=lake.table(lake.quarantine_path("f"), "quarantine of f"))
+        self._group: Any = SimpleNamespace(
+            topology=topology, name=query, sinks=[sink], quarantine=SimpleNamespace(table=quarantine.table), lake=lake
+        )
+        self._checkpoint, self._wait, self._windows = Checkpoint("f", lake.checkpoint_path("f", query)), 0.0, None
+
+    def begin(self) -> Epoch:
+        return self._fresh_epoch(RESET)
+
+
+def test_a_query_does_not_begin_anew_before_those_that_have_read_its_channels(lake_root: str) -> None:
+    """They would count all that it sends once more."""
+    lake = Lake(lake_root)
+    reader = deployed(lake, version=2)
+    (lake.checkpoint_path("f", "s") / "spark" / "metadata").unlink()
+    stream = Flow("f").stream("s", FixedBatches("k string", [])).aggregate(Count("n"), **ONCE)
+    start = Reset(lake, stream.persist("t").build(), "s", "f__s__s")
+    with pytest.raises(ChannelReadersError, match="s__1") as caught:
+        start.begin()
+    assert (caught.value.readers, start.emptied) == (("s__1",), [])
+    (reader / "spark" / "metadata").unlink()
+    assert start.begin() == Epoch(2, 0)
+    assert start.emptied == ["f/f__s__s/2"]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_reset_reads_all_of_the_channels_however_it_is_cut_off(lake_root: str, holds: bool) -> None:
+    """What a changeover had left out, the states that are emptied have behind them; new ones do not."""
+    lake = Lake(lake_root)
+    deployed(lake, version=2)
+    if holds:
+        _append(
+            str(lake.channel_path("f__t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0)
+        )
+    start = Reset(lake, Flow("f").stream("s", FixedBatches("k string", [])).persist("t").build(), "s__1", "f__t")
+    start._checkpoint.begin_at(Start({"f__s__s": 1}))
+    (start._checkpoint.spark / "metadata").unlink()
+    start._poison = SimpleNamespace(forget_all=lambda: None)
+
+    def killed(record: BatchRecord, app_id: str) -> None:
+        raise KeyboardInterrupt
+
+    if holds:
+        start._group.sinks[0].writer.reset = killed
+        with pytest.raises(KeyboardInterrupt):
+            start.begin()
+    else:
+        start.begin()
+    assert start._checkpoint.start is None
 
 
 def test_a_reset_beside_a_checkpoint_that_is_there_takes_no_new_state(lake_root: str) -> None:

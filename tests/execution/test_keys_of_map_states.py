@@ -4,21 +4,49 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.runners.bounded import BoundedRunner, SliceOfMapError
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
+from pipelines.execution.runners.bounded import BoundedRunner, SliceOfMapError, _SliceRows
 from pipelines.sources import FixedBatches, JsonFiles
+from pipelines.state.kinds import MAP, TRANSACTIONAL
 from pipelines.trident import CombinerAggregator, Count, DeltaState, ReducerAggregator, Sum, TridentTopology
+from tests.state.small_kinds import ARROW, FLOW, SmallTable
 
 BATCHES: list[list[tuple[Any, ...]]] = [
     [("d2", None, 8), ("d1", "b", 8), ("d3", None, None), ("d1", "b", 1), ("d2", "b", 1)],
     [("d1", "b", 1), ("d3", "c", 5)],
 ]
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+def test_a_map_takes_a_slice_once_in_an_epoch_that_begins_behind_its_files(tmp_path: Path, begins: int) -> None:
+    """The stream, whose checkpoint was adopted, does not meet them again; the map that was lost has none of them."""
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL, sliced=True)
+    checkpoint = Checkpoint(FLOW, tmp_path / "checkpoint")
+    checkpoint.spark.mkdir(parents=True)
+    (checkpoint.spark / "metadata").write_text("{}")
+    checkpoint.begin(Epoch(1 + begins, 0, begins))
+    read, file = frozenset({"/in/1.json"}), "file:///in/1.json"
+    entrance = SimpleNamespace(sliced=True, positions=lambda spark, first, last: read if last >= 0 else frozenset())
+    sink = SimpleNamespace(name="counts", table=state.table, writer=state.writer)
+    group: Any = SimpleNamespace(
+        name="words", topology=SimpleNamespace(name=FLOW), sinks=[sink], lake=Lake(tmp_path), entrance=entrance
+    )
+    backfill = BoundedRunner(group, checkpoint)
+    assert backfill._check_maps(("d1",)) == {}
+    rows = pa.Table.from_pylist([{"word": "a", "n": 1}], schema=ARROW)
+    given = _SliceRows("d1", 1, frozenset({file}), rows, streamed=backfill._streamed(state.table))
+    backfill._write(state.writer, "counts", given)
+    with pytest.raises(SliceOfMapError, match="in there already"):
+        BoundedRunner(group, checkpoint)._check_maps(("d1",))
+    assert state.table.commits.claims() == {"d1": {file}}
 
 
 class OwnSum(CombinerAggregator):

@@ -12,8 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.quarantine import COLUMNS, GROUP, of_group, poison_rows, quarantine_writer, rows_of
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
+from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches
@@ -182,6 +185,28 @@ def test_a_run_that_has_lost_its_lease_empties_nothing(refused: Quarantine, batc
     with pytest.raises(LeaseLostError):
         late._fresh_epoch(RESET)
     assert refused.held() == ["b"] * batches + ["b7"]
+
+
+def test_nor_does_it_remove_the_state_of_the_windows_of_the_next_one(tmp_path: Path) -> None:
+    """It may lose its lease in the middle, too."""
+
+    class Lost(Checkpoint):
+        asked = 0
+
+        def still_held(self) -> None:
+            self.asked += 1
+            if self.asked > 2:
+                raise LeaseLostError(self.flow, "run.lock", "another process has it")
+
+    late = StreamRunner.__new__(StreamRunner)
+    late._checkpoint = Lost("shop", tmp_path)
+    late._windows = DriverWindows.__new__(DriverWindows)
+    late._windows._files = files = state_files(tmp_path)
+    for name in ("a", "b", "c", "d"):
+        files.write(name, b"")
+    with pytest.raises(LeaseLostError):
+        late._begun(Epoch(1, 0))
+    assert files.names() == ["c", "d"]
 
 
 def test_rows_of_earlier_releases_are_told_by_their_stream(tmp_path: Path) -> None:

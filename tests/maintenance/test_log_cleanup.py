@@ -18,7 +18,7 @@ from pipelines.execution.replays.selection import NUMBER, Lot
 from pipelines.maintenance import compact, compaction, retention
 from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
-from pipelines.state import writer
+from pipelines.state import history, writer
 from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, SLICE, BatchRecord
@@ -75,6 +75,23 @@ def test_the_last_batch_is_remembered_however_old(state: SmallState) -> None:
     fresh = Lake(state.lake.root).state("sales")
     assert fresh.last_txid() == 2
     assert fresh.commits.claims() == {"d": frozenset({"file:/11"})}
+
+
+def test_a_first_look_at_a_log_that_is_cleaned_meanwhile(state: SmallState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits that were listed are gone when they come to be read."""
+    for i in range(7):
+        state.batch([("d", "a", 0, i)])
+    listed = history.versions
+
+    def cleaned(path: Path) -> list[int]:
+        found = listed(path)
+        monkeypatch.setattr(history, "versions", listed)
+        retention.checkpoint(state.table)
+        assert retention.clean_log(state.table, retention.Bound(state.table.version(), 0))
+        return found
+
+    monkeypatch.setattr(history, "versions", cleaned)
+    assert [one.version for one in StateTable(STATE, state.table.path).history()] == _log(state)
 
 
 def test_a_week_is_kept(state: SmallState) -> None:

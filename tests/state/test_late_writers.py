@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError
 from pipelines.execution.batch.quarantine import COLUMNS as QUARANTINE_COLUMNS
 from pipelines.execution.batch.quarantine import quarantine_writer
+from pipelines.state.commits import properties
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import REPLAY, RESET, SLICE, BatchRecord
@@ -104,17 +105,54 @@ def test_the_replay_of_an_opaque_batch_is_refused_once_another_process_has_repla
 
 
 @pytest.mark.parametrize("when", OVERTAKEN)
-def test_a_writer_of_the_epoch_before_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    state, other = SmallTable(tmp_path, LOG, TRANSACTIONAL), SmallTable(tmp_path, LOG, TRANSACTIONAL)
+@pytest.mark.parametrize("first", ["a batch", "a batch by Spark", "a slice", "a reset"])
+@pytest.mark.parametrize("epoch", [2, 3, 7])
+def test_a_writer_of_an_epoch_before_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int, first: str, when: str
+) -> None:
+    """Epochs jump: the number of a new one is beyond all that the query's tables know, those of other queries included."""
+    sliced = first == "a slice"
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, sliced=sliced)
+    other = SmallTable(tmp_path, LOG, TRANSACTIONAL, sliced=sliced)
     state.commit(0, ("a", 1))
     seen = state.table.version()
     rows = pa.Table.from_pylist([{"word": "a", "n": 9}], schema=ARROW)
-    overtaken(
-        monkeypatch, when, lambda: other.writer.commit_batch(rows, record(1, 2), app_id(2), known=False, seen=seen)
-    )
+    if first == "a batch by Spark":
+        monkeypatch.setattr(StateWriter, "_append_spark", like_spark)
+
+    def begins() -> None:
+        if first == "a slice":
+            one = BatchRecord(kind=SLICE, flow=FLOW, epoch=epoch, txid=0, slice="d1")
+            of_slice = rows.append_column("_slice", pa.array(["d1"]))
+            other.writer.replace_slice(of_slice, one, app_id(epoch), seen=seen)
+        elif first == "a reset":
+            other.writer.reset(BatchRecord(kind=RESET, flow=FLOW, epoch=epoch), app_id(epoch))
+        else:
+            given: Any = rows if first == "a batch" else Frame(rows)
+            other.writer.commit_batch(given, record(1, epoch), app_id(epoch), known=False, seen=seen)
+
+    overtaken(monkeypatch, when, begins)
     with pytest.raises(LateWriterError):
         state.writer.commit_batch(rows, record(1), app_id(), known=False, seen=seen)
-    assert other.held() == [("a", 10)]
+    assert other.held() == ([] if first == "a reset" else [("a", 10)])
+
+
+class Frame:
+    """Rows that are to seem to be Spark's."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+
+
+def like_spark(writer: StateWriter, frame: Frame, record: BatchRecord, judge: Any, _: bool) -> int:
+    """Commit as Spark does: a commit carries one transaction id."""
+
+    def save(record: BatchRecord, carried: dict[str, int]) -> None:
+        table = DeltaTable(str(writer.table.path))
+        rows = writer._complete(table, frame.rows, record.txid, record.txid)
+        write_deltalake(table, rows, mode="append", commit_properties=properties(record, dict([*carried.items()][:1])))
+
+    return writer._commit_spark(save, record, judge)
 
 
 @pytest.mark.parametrize("when", OVERTAKEN)

@@ -166,11 +166,17 @@ class DriverWindows:
 
     # --- the life of the checkpoint ---------------------------------------------------------------------------------
 
-    def begin(self, txid: int) -> None:
+    def begin(self, txid: int, checkpoint: Checkpoint) -> None:
         """Begin with empty windows, with a fresh checkpoint, whose first batch is `txid`."""
-        for name in self._files.names():
-            self._files.remove(name)
+        self._remove_all(checkpoint)
         Begun(txid).write(self._files)
+
+    def _remove_all(self, checkpoint: Checkpoint) -> None:
+        for name in self._files.names():
+            # Of a run that has taken this one's place they are all that its windows hold.
+            checkpoint.still_held()
+            self._files.remove(name)
+        checkpoint.still_held()
 
     def take_over(self, checkpoint: Checkpoint, wait_seconds: float, check: Callable[[], None]) -> None:
         """Take over what the windows hold that ran on a channel until now, as the state that the next batch begins with.
@@ -207,8 +213,7 @@ class DriverWindows:
                 # What they hold of a field has the type that it had on the channel.
                 check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
                 taken = former.read(self._stages)
-                for name in self._files.names():
-                    self._files.remove(name)
+                self._remove_all(checkpoint)
                 epoch = checkpoint.begin(self._next_epoch(checkpoint), same_tables=True)
                 txid = epoch.txid(epoch.first_batch)
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)

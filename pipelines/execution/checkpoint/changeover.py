@@ -282,19 +282,17 @@ class Changeover:
                 problem = f'it has not read all of "{name}", which no query reads any more'
                 raise ChangeoverError(self._topology.name, query.name, problem)
         # Without windows nothing waits for the clock.
-        clocks = [self._clock(name, txid) for name, txid in channels.items()] if query.windows_before else []
+        clocks = (
+            [watermark(self._lake.channel_path(name), txid) for name, txid in channels.items()]
+            if query.windows_before
+            else []
+        )
         return Start(channels, min(clocks, default=None))
 
     def _untouched(self, query: Query, batch: int) -> bool:
         """Return whether a planned batch is in none of the query's tables."""
         epoch = query.checkpoint.epoch
         return epoch is None or query.last_txid is None or query.last_txid < epoch.txid(batch)
-
-    def _clock(self, channel: str, txid: int) -> int:
-        """Return the watermark of a channel up to a txid, in ms."""
-        words = pc.field(events.ID).is_null() & (pc.field(TXID) <= txid)
-        said = pc.max(self._rows(channel).to_table(columns=[events.CLOCK], filter=words)[events.CLOCK]).as_py()
-        return NEVER if said is None else int(said)
 
     def _rows(self, channel: str) -> Any:
         return DeltaTable(str(self._lake.channel_path(channel))).to_pyarrow_dataset()
@@ -337,6 +335,14 @@ class Changeover:
         folder = self._lake.root / "replaced" / self._topology.name
         numbers = (n for n in range(10**6) if not (folder / f"{query}.{n}.replaced").is_dir())
         return folder / f"{query}.{next(numbers)}.replaced"
+
+
+def watermark(channel: Place, txid: int) -> int:
+    """Return the watermark of a channel up to a txid, in ms."""
+    words = pc.field(events.ID).is_null() & (pc.field(TXID) <= txid)
+    rows = DeltaTable(str(channel)).to_pyarrow_dataset()
+    said = pc.max(rows.to_table(columns=[events.CLOCK], filter=words)[events.CLOCK]).as_py()
+    return NEVER if said is None else int(said)
 
 
 def left_reader(lake: Lake, topology: TridentTopology, query: str) -> Checkpoint | None:

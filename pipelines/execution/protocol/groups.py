@@ -23,3 +23,13 @@ def spout_groups(topology: TridentTopology) -> list[tuple[nodes.SpoutNode, ...]]
 def group_name(spouts: tuple[nodes.SpoutNode, ...]) -> str:
     """Return the name of the group of some spouts, which its checkpoint carries."""
     return bolts.group_name(spout.stream for spout in spouts)
+
+
+def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
+    """Return the batch groups that read each channel, by its name."""
+    groups: dict[str, set[str]] = {}
+    for spouts in spout_groups(topology):
+        for spout in spouts:
+            for channel in spout.reads if isinstance(spout, nodes.ChannelSpoutNode) else ():
+                groups.setdefault(channel, set()).add(group_name(spouts))
+    return groups

@@ -478,6 +478,9 @@ class BoundedRunner:
         ]
         txid = own[-1] if own else None
         epoch = self._checkpoint.epoch
+        # A map's claims also say that it has the slice, where the stream had read the files before the map began.
+        folded = writer.declared.layout == MAP and self._group.entrance.sliced
+        met = frozenset[str]() if folded else given.streamed
         return BatchRecord(
             kind=SLICE,
             flow=self._group.topology.name,
@@ -487,7 +490,7 @@ class BoundedRunner:
             received=given.received,
             rows=given.rows.num_rows,
             hash=given.hash,
-            claims=tuple(sorted(file for file in given.files if file_key(file) not in given.streamed)),
+            claims=tuple(sorted(file for file in given.files if file_key(file) not in met)),
             read=dict(given.read) or None,
             group=group,
         )

@@ -21,6 +21,7 @@ from pipelines.errors import (
     BatchError,
     BehindStateError,
     ChangedGateError,
+    ChannelReadersError,
     FreshCheckpointError,
     GateError,
     LostRowsError,
@@ -43,6 +44,7 @@ from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
 from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.protocol.failures import back_off, lake_fault, missing_module, reason_of
+from pipelines.execution.protocol.groups import readers_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.admission import Admission
@@ -305,23 +307,41 @@ class StreamRunner:
         if not commits:
             if on_fresh == RESET:
                 self._checkpoint.still_held()
+                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
                 self._poison.forget_all()
             return self._begun(Epoch(number, 0))
         name, last = max(commits, key=lambda pair: pair[1].txid or 0)
         if on_fresh == CONTINUE:
             return self._begun(Epoch(number, (last.txid or 0) + 1))
         if on_fresh == RESET:
+            self._refuse_readers()
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
             with self._checkpoint.rewriting(self._wait):
                 self._checkpoint.still_held()
+                # Before all: where the states are empty, nothing would say that what it leaves out is in none.
+                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
                 # First: a reset that is cut off behind the states is not known as one, and their rows are refused once more.
                 self._reset_quarantine(number)
                 for target in self._group.sinks:
                     record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
                     target.writer.reset(record, stream_id(record.flow, target.name, number))
-            (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             return self._begun(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
+
+    def _refuse_readers(self) -> None:
+        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again.
+
+        Raises:
+            ChannelReadersError
+        """
+        topology = self._group.topology
+        channels = {sink.name for sink in self._group.sinks if sink.is_channel}
+        readers = set().union(*(of for channel, of in readers_of(topology).items() if channel in channels))
+        begun = sorted(
+            name for name in readers if Checkpoint(topology.name, self._checkpoint.folder.parent / name).epoch
+        )
+        if begun:
+            raise ChannelReadersError(topology.name, self._group.name, begun)
 
     def _free_epoch(self) -> int:
         """Return the number of a fresh epoch, whose transaction ids no table knows."""
@@ -345,7 +365,7 @@ class StreamRunner:
     def _begun(self, epoch: Epoch) -> Epoch:
         """Begin an epoch with a fresh checkpoint and empty windows."""
         if self._windows:
-            self._windows.begin(epoch.first_txid)
+            self._windows.begin(epoch.first_txid, self._checkpoint)
         return self._checkpoint.begin(epoch)
 
     def _reset_quarantine(self, epoch: int) -> None:
