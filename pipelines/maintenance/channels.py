@@ -120,7 +120,7 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
 
 
 def let_go(
-    table: StateTable, opened: DeltaTable, txid: int, clocks: tuple[int, int] | None, record: BatchRecord
+    table: StateTable, opened: DeltaTable, txid: int, record: BatchRecord, clocks: tuple[int, int] | None = None
 ) -> int:
     """Delete the rows of all batches below a txid, from an open version on. Return how many there were.
 

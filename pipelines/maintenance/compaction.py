@@ -270,7 +270,7 @@ class _Compaction:
             clocks = channels.clocks_of(self.lake, table.name, self.readers, self.groups)
             with self._between_batches():
                 opened = self._opened(table)
-                done.rows_let_go = channels.let_go(table, opened, txid, clocks, self._record(table))
+                done.rows_let_go = channels.let_go(table, opened, txid, self._record(table), clocks)
         return taken.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +19,8 @@ from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRA
 from pipelines.state.schema import REMOVED
 from pipelines.state.sums import StateOverflowError
 from pipelines.state.turns import LateWriterError, Turn
-from tests.state.small_kinds import APP, SmallTable, in_order, record
+from tests.state.small_kinds import APP, ARROW, SmallTable, in_order, record
+from tests.state.test_late_writers import OVERTAKEN, overtaken
 
 STEPS: list[tuple[int, bool, list[tuple[Any, ...]]]] = [
     (0, False, [("a", 1), ("it's", 2), (None, 3)]),
@@ -62,6 +64,29 @@ def test_both_writers_make_the_same_table(
     monkeypatch.setattr(state_table, "LOCAL_ROWS", -1)
     assert in_order(by_arrow.table.frame(spark).toArrow()) == by_spark.held()
     assert in_order(by_arrow.table.base_frame(spark, 2).toArrow()) == by_arrow.base(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [LOG, MAP])
+def test_an_epochs_first_batch_by_spark_refuses_a_writer_of_any_epoch_before(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """Spark's commit carries one transaction id: those of the other epochs go ahead of it."""
+    state, other = (SmallTable(tmp_path, layout, TRANSACTIONAL) for _ in range(2))
+    state.commit(0, ("a", 1))
+    frame = spark.createDataFrame([("a", 5)], "word string, n bigint")
+    if layout == MAP:
+        frame = frame.withColumn(REMOVED, F.lit(False))
+    overtaken(
+        monkeypatch,
+        OVERTAKEN[1],
+        lambda: other.writer.commit_batch(frame, record(0, 3), "shop/counts/3", known=False),
+    )
+    rows = pa.Table.from_pylist([{"word": "a", "n": 7}], schema=ARROW)
+    with pytest.raises(LateWriterError):
+        state.writer.commit_batch(rows, record(1), APP, known=False, seen=state.table.version())
+    assert [(one.kind, one.epoch) for one in other.table.history()][-2:] == [("epoch", 3), ("batch", 3)]
+    assert other.held() == [("a", 6 if layout == LOG else 5)]
 
 
 @pytest.mark.slow
