@@ -77,7 +77,9 @@ class Groups:
 
     def in_all_tasks(self, all_tasks: tuple[int, int] | None) -> Iterator[Row]:
         """Yield the keys of all tasks of the slices that are there; `all_tasks` as of a `Chain`."""
-        at, count = all_tasks or (0, 0)
+        if all_tasks is None:
+            return
+        at, count = all_tasks
         for key, _ in list(self.found.values()):
             yield from ((*key[:at], task, *key[at + 1 :]) for task in range(count))
 

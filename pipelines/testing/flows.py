@@ -208,7 +208,11 @@ def _shown(flow: Flow, results: dict[str, list[Event]]) -> dict[str, list[Event]
 
 def _value(value: Any, several: bool = False) -> Any:
     if isinstance(value, Mapping):
-        return {name: _value(part) for name, part in value.items() if part is not None}
+        return {
+            _value(name) if isinstance(name, datetime) else name: _value(part)
+            for name, part in value.items()
+            if part is not None
+        }
     if isinstance(value, list | tuple):
         return _value(value[0]) if several and len(value) == 1 else [_value(part) for part in value]
     if isinstance(value, datetime) and value.tzinfo is not None:

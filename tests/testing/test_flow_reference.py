@@ -197,8 +197,8 @@ def show(event: Any) -> dict[str, str]:
 @pytest.mark.parametrize("value", TIMES, ids=str)
 def test_times_have_no_zone_in_functions_and_utc_in_aggregators(value: Any) -> None:
     """As on Spark, whatever the script gives, and whatever makes them."""
-    begun = Flow("f").stream("s", "t timestamp, l array<timestamp>")
-    script = {"s": [{"t": value, "l": [EPOCH]}, {"t": value, "timestamp": 5000}]}
+    begun = Flow("f").stream("s", "t timestamp, l array<timestamp>, m map<timestamp, int>")
+    script = {"s": [{"t": value, "l": [EPOCH], "m": {EPOCH: 1}}, {"t": value, "timestamp": 5000}]}
     flow = (
         begun.to("each", "own", "again", "spans", "keyed").filter(python(lambda e: repr(e["t"]) == repr(NAIVE))).output()
         .stream("each").each(show, "x string").output()
@@ -209,9 +209,13 @@ def test_times_have_no_zone_in_functions_and_utc_in_aggregators(value: Any) -> N
         .build()
     )  # fmt: skip
     found = run_flow(flow, script)
-    assert found["s"] == [{"t": NAIVE, "l": [NAIVE]}, {"t": NAIVE}]
-    assert found["each"] == [{"x": repr({"t": NAIVE, "l": [NAIVE]})}, {"x": repr({"t": NAIVE})}]
-    assert found["own"] == found["again"] == [{"x": repr({"t": EPOCH, "l": [EPOCH]})}, {"x": repr({"t": EPOCH})}]
+    assert found["s"] == [{"t": NAIVE, "l": [NAIVE], "m": {NAIVE: 1}}, {"t": NAIVE}]
+    assert found["each"] == [{"x": repr({"t": NAIVE, "l": [NAIVE], "m": {NAIVE: 1}})}, {"x": repr({"t": NAIVE})}]
+    assert (
+        found["own"]
+        == found["again"]
+        == [{"x": repr({"t": EPOCH, "l": [EPOCH], "m": {EPOCH: 1}})}, {"x": repr({"t": EPOCH})}]
+    )
     assert found["spans"] == [{"x": repr({"window_start": NAIVE})}]
     assert [(event["t"], event["count"]) for event in found["keyed"]] == [(NAIVE, 1), (NAIVE, 2)]
 

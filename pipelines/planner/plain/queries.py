@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pipelines.aggregators.calls import emitted
@@ -27,16 +28,17 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
     """
     if node.group:
         table = by_hash(table, node.group, context.tasks_of(node.id))
-    types = _types(node, context)
+    # Read once a request: a look at a table's log.
+    held = cache(lambda: context.state_types(node.state))
+    types = _types(node, context, held)
     if not table.rows:
         return Table(node.fields, table.types + types, (), None if table.tasks is None else ())
     view: Any = context.view(node.state)
     if node.function.in_spark:
-        held = context.state_types(node.state)
         check_columns(
             node,
             table.select(node.inputs).types,
-            {name: held.get(name) for name in view.keys},
+            {name: held().get(name) for name in view.keys},
             view.values,
             view.by_key,
         )
@@ -51,7 +53,7 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
         for number, answer in zip(numbers, answers, strict=True):
             results[number] = answer
     if node.parted:
-        results = _parts(view, table, results, context.state_types(node.state), context.tasks_of(node.id))
+        results = _parts(view, table, results, held(), context.tasks_of(node.id))
     made = [_made(node, view, given, result) for given, result in zip(arguments, results, strict=True)]
     of_row = [[row + new for new in outputs] for row, outputs in zip(table.rows, made, strict=True)]
     return table.replaced(node.fields, table.types + types, of_row)
@@ -131,10 +133,12 @@ def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, .
     return outputs if set(outputs) <= set(columns) else columns[: len(outputs)]
 
 
-def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | None, ...]:
+def _types(
+    node: nodes.StateQueryNode, context: PlainContext, held: Callable[[], Mapping[str, str | None]]
+) -> tuple[str | None, ...]:
     if node.types:
         return node.types
-    known, view = context.state_types(node.state), context.view(node.state)
+    known, view = held(), context.view(node.state)
     shown = _columns(node.outputs, (*view.keys, *view.values) if node.function.shows_keys else view.values)
     # Of too many outputs, which are refused where there is a row.
     return (*map(known.get, shown), *[None] * (len(node.outputs) - len(shown)))

@@ -89,7 +89,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime):  # pandas' Timestamp is one
         return datetime.datetime(*value.timetuple()[:6], value.microsecond)
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {plain(key) if isinstance(key, datetime.datetime) else key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
