@@ -206,11 +206,12 @@ def flow_assets(view: FlowView, *, is_deployable: bool = True) -> FlowAssets:
     )
 
 
-def _names_of(view: FlowView) -> Iterator[tuple[tuple[str, str], str]]:
+def _names_of(flow: FlowAssets) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the names of a flow's assets and of the steps that make them, and what they are."""
+    view = flow.view
     yield ("step", f"{view.name}_states"), "the step of the states"
     # Dagster names the step of an asset, or of a check, by its key.
-    for step in (f"deployments__{view.name}", f"deployments__{view.name}_alive"):
+    for step in (f"deployments__{view.name}", f"deployments__{view.name}_alive") if flow.is_deployable else ():
         yield ("step", step), "the step of the deployment"
     for state in view.states:
         yield ("asset", state), f'the state "{state}"'
@@ -228,14 +229,14 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[FlowAsset]:
         DefinitionError: if two flows name different sources alike, or states or answers are of one name.
     """
     made: dict[tuple[str, str], str] = {}
-    for view in (flow.view for flow in flows):
-        for key, what in _names_of(view):
+    for flow in flows:
+        for key, what in _names_of(flow):
             if key in made:
                 raise DefinitionError(
-                    f"{what} of flow {view.name} has the name of {made[key]}",
+                    f"{what} of flow {flow.view.name} has the name of {made[key]}",
                     hint="give one of them another name: each is one asset",
                 )
-            made[key] = f"{what} of flow {view.name}"
+            made[key] = f"{what} of flow {flow.view.name}"
     read: dict[str, tuple[str, str]] = {}
     assets: list[FlowAsset] = []
     for flow in flows:

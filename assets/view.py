@@ -111,10 +111,14 @@ class FlowView:
         """Build the flow's topology and look at it.
 
         Raises:
-            DefinitionError: the topology is wrong, or does not fit what the catalog says of it.
+            DefinitionError: the topology is wrong, or does not fit what the catalog says of it, or Dagster does not take a name.
         """
         topology = spec.topology(settings)
-        return cls(spec, settings, topology, topology.build())
+        view = cls(spec, settings, topology, topology.build())
+        answers = (("query asset", question.name) for question in spec.queries)
+        gates = (("gate", node.gate.name) for node in topology.graph if isinstance(node, nodes.GateNode))
+        spec.check_for_dagster([*(("state", name) for name in view.states), *answers, *gates])
+        return view
 
     @property
     def name(self) -> str:

@@ -208,7 +208,8 @@ class Progress:
     def _last_of_tables(self, view: FlowView, now: float) -> list[dg.AssetMaterialization]:
         """Report all that a flow has written since the last look, however much: there is no further look."""
         made, seen = [], self._seen[view.name]
-        for name in view.writers:
+        # What was not looked at until now is history.
+        for name in [name for name in view.writers if name in seen.tables]:
             all_read = False
             with _guarded(view.name, name, seen):
                 while not all_read:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from keyword import kwlist
@@ -101,14 +101,19 @@ class DailySlices:
     def __post_init__(self) -> None:
         if self.days_a_run is not None and self.days_a_run < 1:
             raise DefinitionError(f"days_a_run is {self.days_a_run}: a run of a backfill makes a day or more")
+
+    def check(self, flow: str) -> None:
+        """See that the days are days, from the first to the last. Raises DefinitionError."""
         for what, day in (("start", self.start), ("end", self.end)):
             # A datetime is a date to Python, and no day; years of fewer digits are written otherwise from host to host.
             if (day is not None or what == "start") and (type(day) is not date or day.year < 1000):
                 raise DefinitionError(
-                    f"the {what} of daily slices is a date from the year 1000 on, as date(2026, 1, 31), not {day!r}"
+                    f'flow "{flow}": the {what} of its slices is a date from the year 1000 on, not {day!r}'
                 )
         if self.end is not None and self.end < self.start:
-            raise DefinitionError(f"daily slices from {self.start} to {self.end}: the first day is after the last")
+            raise DefinitionError(
+                f'flow "{flow}": its slices go from {self.start} to {self.end}: the first is after the last'
+            )
 
     def between(self, first: str, last: str) -> list[str]:
         """Return the days from `first` up to and with `last`.
@@ -199,21 +204,6 @@ class FlowSpec:
 
     def __post_init__(self) -> None:
         checked_name("flow", self.name)
-        if self.name == _UNOFFERED or (self.slices is not None and self.name == "relaunch"):
-            raise DefinitionError(
-                f'flow "{self.name}": Dagster or the project has something of this name; take another'
-            )
-        for owner in self.owners:
-            if not _OWNER.fullmatch(owner):
-                raise DefinitionError(
-                    f'flow "{self.name}": the owner {owner!r} is neither an e-mail address nor team:NAME'
-                )
-        for key, value in self.tags.items():
-            if not _TAG.fullmatch(key) or not _TAG_VALUE.fullmatch(value):
-                raise DefinitionError(
-                    f'flow "{self.name}": the tag {key!r}: {value!r} is not one of Dagster',
-                    hint="letters, digits, _ . and -, up to 63 of them; the key may have a prefix as team/",
-                )
 
     def topology(self, settings: FlowSettings | None = None) -> TridentTopology:
         """Return the flow's topology, with the settings of the environment unless others are given.
@@ -244,14 +234,39 @@ class FlowSpec:
         self._check_columns(states)
         return made
 
+    def check_for_dagster(self, names: Iterable[tuple[str, str]]) -> None:
+        """See that Dagster takes the flow's names, owners, tags and days: what is deployed runs on without.
+
+        Args:
+            names: what the flow has of states, query assets and gates: the kind, and the name.
+
+        Raises:
+            DefinitionError: it does not.
+        """
+        if self.name == _UNOFFERED or (self.slices is not None and self.name == "relaunch"):
+            raise DefinitionError(f'flow "{self.name}": Dagster or the project has something of this name')
+        for what, name in names:
+            if name == _UNOFFERED or (what != "gate" and name in _RESERVED):
+                raise DefinitionError(
+                    f'flow "{self.name}": Dagster has something named "{name}"; give the {what} another name'
+                )
+        for owner in self.owners:
+            if not _OWNER.fullmatch(owner):
+                raise DefinitionError(
+                    f'flow "{self.name}": the owner {owner!r} is neither an e-mail address nor team:NAME'
+                )
+        for key, value in self.tags.items():
+            if not _TAG.fullmatch(key) or not _TAG_VALUE.fullmatch(value):
+                raise DefinitionError(
+                    f'flow "{self.name}": the tag {key!r}: {value!r} is not one of Dagster',
+                    hint="letters, digits, _ . and -, up to 63 of them; the key may have a prefix as team/",
+                )
+        if self.slices is not None:
+            self.slices.check(self.name)
+
     def _check_names(self, states: Mapping[str, object]) -> None:
         """See that each answer has a name of its own: it is an asset beside those of the states, made by a step of that name."""
         names = [question.name for question in self.queries]
-        for what, name in [*(("state", name) for name in states), *(("query asset", name) for name in names)]:
-            if name in _RESERVED:
-                raise DefinitionError(
-                    f'flow "{self.name}": no asset of Dagster is named "{name}"; give the {what} another name'
-                )
         for name in names:
             for fault, said in (
                 (name in states, "has the name of a state"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
@@ -87,7 +87,7 @@ class Cluster:
         figures |= {"task": query.task, "supervisor": slot[0], "port": slot[1], "beat_age_seconds": round(age, 1)}
         try:
             checks = _CHECKS.validate_python(figures.get("checks", {}))
-            return _TASK.validate_python({**figures, "checks": {name: asdict(check) for name, check in checks.items()}})
+            return _TASK.validate_python({**figures, "checks": {name: vars(check) for name, check in checks.items()}})
         except ValidationError as error:
             # Whoever looks at flows counts on what a status says.
             first = error.errors(include_url=False)[0]

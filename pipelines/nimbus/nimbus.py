@@ -274,7 +274,8 @@ class Nimbus:
         """
         reached: dict[str, Callable[[FlowStatus], bool]] = {
             "running": lambda now: now.running and now.status == Status.ACTIVE,
-            "stopped": lambda now: now.stopped,
+            # Of one whose beats cannot be read nobody knows.
+            "stopped": lambda now: now.stopped and not (now.problem and not now.tasks),
             "batch": lambda now: self._finished(now) > start,
             "gone": lambda _: False,
         }
