@@ -154,6 +154,8 @@ def clocks_of(
     clocks = {}
     for channel in (channel for channel, of in readers.items() if of & readers[name]):
         table = lake.table(lake.channel_path(channel), channel)
-        behind = old_batches(table, taken(table, groups, len(readers[channel])).before, 0)
+        # A new version of the flow may read one that its writer has yet to make.
+        there = table.exists()
+        behind = old_batches(table, taken(table, groups, len(readers[channel])).before, 0) if there else None
         clocks[channel] = NEVER if behind is None else watermark(table.path, behind - 1)
     return clocks[name], min(clocks.values())

@@ -30,6 +30,7 @@ class Shop:
         self.lake = Lake(root)
         self.checkpoint = Checkpoint("f", self.lake.checkpoint_path("f", "w"))
         self.names: list[str] = []
+        self.unwritten: list[str] = []
 
     def send(self, channel: str, *batches: Iterable[tuple[str | None, int]]) -> None:
         """Commit batches of events, and of watermarks, which have no id."""
@@ -57,7 +58,8 @@ class Shop:
     def compact(self, channel: str) -> int:
         """Return how many rows were let go."""
         work, done = _Compaction(None, self.lake, "f", KEPT), _Done()
-        work.kept, work.readers, work.groups = KEEP, {name: {"w"} for name in self.names}, [self.checkpoint]
+        work.kept, work.groups = KEEP, [self.checkpoint]
+        work.readers = {name: {"w"} for name in (*self.names, *self.unwritten)}
         work.open_generations = 0
         work._let_go(self.lake.table(self.lake.channel_path(channel), channel), done)
         return done.rows_let_go
@@ -98,6 +100,15 @@ def test_the_channel_that_is_furthest_behind_decides(shop: Shop) -> None:
         assert shop.start() == (300, ["a1"])
         shop.compact("f__a"), shop.compact("f__b")
     assert [shop.lake.channel(name).count() for name in ("f__a", "f__b")] == [2, 1]
+
+
+def test_behind_a_channel_that_is_not_there_yet_all_events_stay(shop: Shop) -> None:
+    """A new version of the flow reads it, and its writer has not begun."""
+    shop.send("f__a", [("e0", 500), (None, 400)], [("e1", 600), (None, 600)])
+    shop.read()
+    shop.unwritten.append("f__b")
+    assert shop.compact("f__a") == 1
+    assert shop.lake.channel("f__a").count() == 3
 
 
 def test_without_windows_nothing_waits(shop: Shop) -> None:

@@ -105,13 +105,13 @@ def test_the_replay_of_an_opaque_batch_is_refused_once_another_process_has_repla
 
 
 @pytest.mark.parametrize("when", OVERTAKEN)
-@pytest.mark.parametrize("first", ["a batch", "a batch by Spark", "a slice", "a reset"])
+@pytest.mark.parametrize("first", ["a batch", "a batch by Spark", "a slice", "a slice behind a batch", "a reset"])
 @pytest.mark.parametrize("epoch", [2, 3, 7])
 def test_a_writer_of_an_epoch_before_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int, first: str, when: str
 ) -> None:
     """Epochs jump: the number of a new one is beyond all that the query's tables know, those of other queries included."""
-    sliced = first == "a slice"
+    sliced = first.startswith("a slice")
     state = SmallTable(tmp_path, LOG, TRANSACTIONAL, sliced=sliced)
     other = SmallTable(tmp_path, LOG, TRANSACTIONAL, sliced=sliced)
     state.commit(0, ("a", 1))
@@ -121,20 +121,36 @@ def test_a_writer_of_an_epoch_before_is_refused(
         monkeypatch.setattr(StateWriter, "_append_spark", like_spark)
 
     def begins() -> None:
-        if first == "a slice":
+        if first == "a reset":
+            other.writer.reset(BatchRecord(kind=RESET, flow=FLOW, epoch=epoch), app_id(epoch))
+        if "batch" in first:
+            given: Any = Frame(rows) if first == "a batch by Spark" else rows
+            other.writer.commit_batch(given, record(1, epoch), app_id(epoch), known=False, seen=seen)
+        if sliced:
             one = BatchRecord(kind=SLICE, flow=FLOW, epoch=epoch, txid=0, slice="d1")
             of_slice = rows.append_column("_slice", pa.array(["d1"]))
-            other.writer.replace_slice(of_slice, one, app_id(epoch), seen=seen)
-        elif first == "a reset":
-            other.writer.reset(BatchRecord(kind=RESET, flow=FLOW, epoch=epoch), app_id(epoch))
-        else:
-            given: Any = rows if first == "a batch" else Frame(rows)
-            other.writer.commit_batch(given, record(1, epoch), app_id(epoch), known=False, seen=seen)
+            other.writer.replace_slice(of_slice, one, app_id(epoch), seen=other.table.version())
 
     overtaken(monkeypatch, when, begins)
     with pytest.raises(LateWriterError):
         state.writer.commit_batch(rows, record(1), app_id(), known=False, seen=seen)
-    assert other.held() == ([] if first == "a reset" else [("a", 10)])
+    held = {"a reset": [], "a slice behind a batch": [("a", 19)]}
+    assert other.held() == held.get(first, [("a", 10)])
+
+
+@pytest.mark.parametrize("kind", [TRANSACTIONAL, NON_TRANSACTIONAL])
+def test_a_slice_in_an_epoch_that_has_begun_asks_for_no_ids_of_those_before(tmp_path: Path, kind: str) -> None:
+    """delta-rs reads the whole log for each id that is not there."""
+    state = SmallTable(tmp_path, LOG, kind, sliced=True)
+    one = BatchRecord(kind=SLICE, flow=FLOW, epoch=5, txid=0, slice="d1")
+
+    def carried() -> set[str]:
+        return set(Turn(state.table, one, app_id(5), kind).judge(state.table.opened()))
+
+    own = {app_id(5), f"{app_id(5)}/turns", "rewrites"}
+    assert carried() == own | {f"{app_id(before)}{end}" for before in range(5) for end in ("", "/turns")}
+    state.writer.commit_batch(pa.Table.from_pylist([], schema=ARROW), record(0, 5), app_id(5), known=False)
+    assert carried() == own
 
 
 class Frame:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 QUARANTINE = "quarantine"
 _OWN_FOLDERS = ("states", "channels", QUARANTINE)
 _START_OVER = (
-    'move {folder} away and run the flow with on_fresh_checkpoint="reset" (empties the flow\'s states and starts over) or '
-    '"continue" (goes on behind the last txid with all that the source now holds, what was counted included)'
+    'move {folder} away and run the flow with on_fresh_checkpoint="reset" (empties its states; move away those behind it, too) '
+    'or "continue" (goes on behind the last txid with all that the source now holds, what was counted included)'
 )
 _ADOPT = "to go on with both as they are, knowing that rows are missing or come twice: tridelta adopt {flow}"
 

@@ -18,7 +18,7 @@ import structlog
 from pipelines import logs
 from pipelines.causes import shortened
 from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
-from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
 from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
@@ -228,7 +228,9 @@ class Task(threading.Thread):
         """Run the query once, from its start to its end."""
         self.figures.state = STARTING
         checkpoint = Checkpoint(self.flow.name, self._lake.checkpoint_path(self.flow.name, self.query.group))
-        self._wait_for_channels()
+        self._wait_for_channels(checkpoint)
+        if not self._wanted.is_set():
+            return
         on_fresh = self._made_ready(checkpoint)
         with checkpoint.running(_LOCK_WAIT_SECONDS):
             self.figures.stands_at(checkpoint)
@@ -351,13 +353,20 @@ class Task(threading.Thread):
         runner = self._runner(checkpoint, self._group(checkpoint))
         runner.finish(runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True))
 
-    def _wait_for_channels(self) -> None:
-        """Wait for the channels that the query reads: other queries make them when they start for the first time."""
+    def _wait_for_channels(self, checkpoint: Checkpoint) -> None:
+        """Wait for the channels that the query reads: other queries make them when they start for the first time.
+
+        Where it starts over it waits for these queries, too: they do not start over behind one that has begun.
+        """
         from pipelines.graph import nodes
 
         reads = [spout for spout in self._spouts if isinstance(spout, nodes.ChannelSpoutNode)]
         tables = [self._lake.channel_path(name) for spout in reads for name in spout.reads]
-        while self._wanted.is_set() and not all(map(has_log, tables)):
+        anew = self._on_fresh(REFUSE) == RESET and checkpoint.epoch is None
+        writers = [Checkpoint(self.flow.name, checkpoint.folder.parent / group) for group in self.query.inputs]
+        while self._wanted.is_set() and not (
+            all(map(has_log, tables)) and (not anew or all(writer.epoch for writer in writers))
+        ):
             time.sleep(_POLL_SECONDS)
 
     @property

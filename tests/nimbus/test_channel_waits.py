@@ -1,0 +1,89 @@
+"""A query of a deployed flow that starts over begins behind those that write its channels. No Spark."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipelines import Lake
+from pipelines.execution.checkpoint.engine_files import REFUSE, RESET, Checkpoint, Epoch
+from pipelines.nimbus import deployed
+from pipelines.nimbus.nimbus import Nimbus
+from pipelines.nimbus.processes.task import Task
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
+from pipelines.places.location import on_disk
+from tests.nimbus.test_former_version import FLOW
+
+
+class Reader(Task):
+    """The query behind the window, whose channel is there. `began` is whether it has come to its start."""
+
+    def __init__(self, root: Path, on_fresh: str) -> None:
+        url, file, self.lake, self.began = f"sqlite:///{root}/registry.db", root / "f.yaml", Lake(root / "lake"), False
+        file.write_text(FLOW.replace("WINDOWS", "channels"))
+        with Nimbus(url, self.lake) as nimbus:
+            nimbus.deploy(file=file, on_fresh_checkpoint=on_fresh)
+        store = Store(url)
+        flow = Registry(store).flows()[0]
+        store.close()
+        _, query = deployed.queries_of(flow)
+        nothing: Any = SimpleNamespace()
+        super().__init__(nothing, flow, query, deployed.load(flow, root))
+        for spout in self._spouts:
+            for name in spout.reads:
+                log = on_disk(self.lake.channel_path(name)) / "_delta_log"
+                log.mkdir(parents=True)
+                (log / f"{0:020d}.json").write_text("{}")
+        self.want(wanted=True)
+
+    def begin(self, query: str) -> None:
+        checkpoint = Checkpoint("f", self.lake.checkpoint_path("f", query))
+        on_disk(checkpoint.spark).mkdir(parents=True)
+        checkpoint.begin(Epoch(1, 0))
+        (on_disk(checkpoint.spark) / "metadata").write_text("{}")
+
+    def run(self) -> None:
+        with suppress(InterruptedError):
+            self._live()
+
+    def _made_ready(self, checkpoint: Checkpoint) -> str:
+        self.began = True
+        raise InterruptedError
+
+    def waits(self, seconds: float) -> bool:
+        """Return whether it still waits after some time."""
+        self.join(seconds)
+        return self.is_alive()
+
+
+def test_it_waits_until_the_query_before_it_has_begun_anew(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, RESET)
+    reader.start()
+    assert reader.waits(0.5)
+    reader.begin("s")
+    assert not reader.waits(10)
+    assert reader.began
+
+
+def test_one_that_is_wanted_no_more_does_not_begin_before_it(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, RESET)
+    reader.start()
+    assert reader.waits(0.5)
+    reader.want(wanted=False)
+    assert not reader.waits(10)
+    assert not reader.began
+
+
+@pytest.mark.parametrize(("on_fresh", "begun"), [(REFUSE, ()), (RESET, ("s__1",))])
+def test_one_that_does_not_start_over_does_not_wait(tmp_path: Path, on_fresh: str, begun: tuple[str, ...]) -> None:
+    reader = Reader(tmp_path, on_fresh)
+    for query in begun:
+        reader.begin(query)
+    reader.start()
+    assert not reader.waits(10)
+    assert reader.began
