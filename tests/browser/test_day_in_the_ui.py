@@ -30,6 +30,8 @@ DAYS = ["2013-01-01", "2013-01-02", "2013-01-03"]
 
 pytestmark = [
     pytest.mark.slow,
+    # It takes minutes, so its process begins with it.
+    pytest.mark.timeout(900),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (Debian: apt-get install chromium)"),
     # Playwright's connection is closed by its own thread, after the test.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
