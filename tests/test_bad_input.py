@@ -309,7 +309,10 @@ HOSTILE = [
 UNFIT = ["x" * 249, "/" * 83, "日" * 28, "a\0b", "__HIVE_DEFAULT_PARTITION__"]
 
 
-@pytest.mark.parametrize("by_spark", [False, True], ids=["by the driver", "by Spark"])
+@pytest.mark.parametrize(
+    "by_spark",
+    [pytest.param(False, id="by the driver"), pytest.param(True, id="by Spark", marks=pytest.mark.exhaustive)],
+)
 def test_slices_with_names_of_any_kind(
     runtime: Runtime, lake: Lake, folder: Path, by_spark: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +446,7 @@ def test_a_backfill_leaves_a_poison_batch_in_quarantine(
     assert quarantined(lake) == BATCH
 
 
+@pytest.mark.exhaustive
 def test_a_function_that_raises_in_a_backfill(runtime: Runtime, lake: Lake, poisoned: Path) -> None:
     runtime.backfill(halving(poisoned), ["d1"])
     with pytest.raises(BatchError, match="3 is odd") as caught:

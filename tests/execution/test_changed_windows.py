@@ -250,6 +250,7 @@ def tens(takes: str) -> Flow:
     return stream.persist("sums").output().build()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_batch_on_which_the_former_windows_failed_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)

@@ -97,6 +97,7 @@ def test_a_day_backfilled_before_the_stream_reaches_it(shop: Shop) -> None:
     shop.check()
 
 
+@pytest.mark.exhaustive
 def test_a_day_that_the_stream_has_counted_and_half_counted(shop: Shop) -> None:
     shop.arrive(("d1", "a", 1), ("d2", "a", 10))
     shop.arrive(("d1", "b", 2), ("d2", "c", -5))
@@ -165,6 +166,7 @@ def resliced(shop: Shop, slice_by: str, most: int = 99) -> TridentTopology:
     return topology
 
 
+@pytest.mark.exhaustive
 def test_rows_without_a_slice_that_have_one_by_now_outlive_a_backfill_of_another(shop: Shop) -> None:
     """They go with a backfill of their own slice, and are to be replayed until then."""
     for rows in ([("d1", "a", 1), (None, "x", 5), (None, "x", 5)], [("d2", "b", 2), (None, "y", 6)]):

@@ -131,6 +131,7 @@ def test_rows_that_pass_now_land_once_and_others_stay_with_their_reason(shop: Sh
     assert [one.rows for one in Records(shop.lake.quarantine_path("shop")).all()] == [4, 1, 2, 1, 2]
 
 
+@pytest.mark.exhaustive
 def test_a_selection_by_batch_gate_and_reason(shop: Shop) -> None:
     shop.put(("a", 7, "d1"))
     shop.put(("a", 8, "d1"), raw=["{"])
@@ -179,6 +180,7 @@ def test_a_replay_killed_at_any_point_is_finished_by_the_next(shop: Shop) -> Non
     assert not verify(shop.spark, shop.lake, shop.flow(150)).differing
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_between_a_kill_and_its_end_counts_once(shop: Shop) -> None:
     shop.put(("a", 7, "d1"), ("b", 8, "d2"))
     shop.runtime.catch_up(shop.flow(3))
@@ -363,6 +365,7 @@ def test_a_state_that_is_added_before_a_replay_is_finished_gets_its_rows(shop: S
     assert sorted(row["n"] for row in shop.lake.state("added").scan().to_pylist()) == [7, 8]
 
 
+@pytest.mark.exhaustive
 def test_rows_that_a_backfill_refused(shop: Shop) -> None:
     shop.put(("a", 7, "d1"), ("b", 8, "d2"))
     shop.runtime.backfill(shop.flow(3), ["d1", "d2"])
@@ -387,6 +390,7 @@ def failing(shop: Shop, most: int, *, fails: int) -> TridentTopology:
     return topology
 
 
+@pytest.mark.exhaustive
 def test_a_slice_whose_quarantine_was_replaced_and_its_states_were_not(shop: Shop) -> None:
     """The states still hold a row that the quarantine has too: nothing tells them apart."""
     shop.put(("a", 7, "d1"), ("a", 1, "d1"))
@@ -444,6 +448,7 @@ def test_a_reset_that_is_killed_leaves_no_row_twice(shop: Shop, monkeypatch: pyt
     assert resets == 3
 
 
+@pytest.mark.exhaustive
 def test_records_of_the_source(shop: Shop) -> None:
     """A malformed record goes to the source's own reader, a row without a slice is read as it was written."""
     shop.put(("a", 1, "d1"), ("b", 2, None), raw=['{"k":"c","n":"three","day":"d1"}', '{"k":"d",', '[{"k":"e"}, 4]'])
@@ -533,7 +538,13 @@ def test_what_a_backfill_counts_of_a_poison_batch_only_leaves_quarantine(poisone
     assert shop.refused == []
 
 
-@pytest.mark.parametrize("earlier", [False, True], ids=["this release", "earlier release"])
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        pytest.param(False, id="this release"),
+        pytest.param(True, id="earlier release", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_backfill_counts_behind_a_poison_batch_of_a_later_time(poisoned: Shop, earlier: bool) -> None:
     """The clock was an hour ahead when the batch was refused. An earlier release has kept nothing but the time."""
     shop = poisoned

@@ -63,14 +63,8 @@ FLOWS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "batches"),
-    [
-        pytest.param(name, batches, marks=[] if (name, batches) == ("spans", 1) else EXHAUSTIVE)
-        for name in FLOWS
-        for batches in (1, 2, 3)
-    ],
-)
+@EXHAUSTIVE
+@pytest.mark.parametrize(("name", "batches"), [(name, batches) for name in FLOWS for batches in (1, 2, 3)])
 def test_they_go_on_as_if_they_had_stayed(spark: SparkSession, tmp_path: Path, name: str, batches: int) -> None:
     make, tables = FLOWS[name]
     found: list[Any] = []

@@ -34,6 +34,10 @@ LONG = {
     "empty_slice_of_a_map",
     "map_slice_behind_a_cleaned_log",
     "reset_after_nothing_but_poison",
+    "3_backfill_then_optimize",
+    "backfill_behind_a_planned_first_batch",
+    "frozen_writer_behind_poison",
+    "fold_of_a_value_added_later",
 }
 # Of `make test`: a few fixed ones, about a minute.
 SEEDS: tuple[int, ...] = ()

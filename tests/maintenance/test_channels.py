@@ -117,6 +117,7 @@ def test_lost_rows_of_a_channel_are_found(spark: SparkSession, tmp_path: Path) -
     assert (lost.state, lost.rows, lost.found) == (CHANNEL, 6, 5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_a_reader_has_not_finished_stays(spark: SparkSession, tmp_path: Path) -> None:
     """The reader dies in its second batch; the channel is compacted as hard as can be; then it goes on."""
