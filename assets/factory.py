@@ -2,6 +2,7 @@
 
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,9 +19,9 @@ from assets.events.reporting import Reporter, plain_failures
 from assets.events.verdicts import check_specs
 from assets.queries import query_asset
 from assets.sources import source_asset
-from assets.suites import suite_checks
+from assets.suites import check_name, suite_checks
 from assets.upstream import Upstream
-from assets.view import FlowView, table_key
+from assets.view import FlowView, state_key, table_key
 from pipelines.errors import DefinitionError
 from pipelines.execution.report import SliceReport
 from pipelines.graph import nodes
@@ -191,7 +192,12 @@ class FlowAssets:
 
 
 def flow_assets(view: FlowView, *, is_deployable: bool = True) -> FlowAssets:
-    """Make the assets of a flow: what arrives, its states, the answers that it keeps, its deployment; and their checks."""
+    """Make the assets of a flow: what arrives, its states, the answers that it keeps, its deployment; and their checks.
+
+    Raises:
+        DefinitionError: Two checks have one name.
+    """
+    _check_names(view)
     return FlowAssets(
         view,
         sources=tuple(source_asset(view, spout) for spout in view.arriving),
@@ -206,10 +212,27 @@ def flow_assets(view: FlowView, *, is_deployable: bool = True) -> FlowAssets:
     )
 
 
+def _check_names(view: FlowView) -> None:
+    """See that each check has a name of its own at its table, where the name of its gate, or `suite`, begins it."""
+    keys = [one.key for one in view.gate_checks] + [
+        dg.AssetCheckKey(state_key(state), check_name(view, state, check))
+        for state, suite in view.suites.items()
+        for check in suite.checks
+    ]
+    for key, times in Counter(keys).items():
+        if times > 1:
+            raise DefinitionError(
+                f'flow "{view.name}": two checks of {key.asset_key.to_user_string()} would be named "{key.name}"',
+                hint="give the gate, or one of the checks, another name",
+            )
+
+
 def _names_of(flow: FlowAssets) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the names of a flow's assets and of the steps that make them, and what they are."""
+    """Yield the names of a flow's assets and of the steps of jobs, and what they are."""
     view = flow.view
     yield ("step", f"{view.name}_states"), "the step of the states"
+    for verb in ("catch_up", "check", "answer", "compact"):
+        yield ("step", f"{verb}_{view.name}"), "a step of the jobs"
     # Dagster names the step of an asset, or of a check, by its key.
     for step in (f"deployments__{view.name}", f"deployments__{view.name}_alive") if flow.is_deployable else ():
         yield ("step", step), "the step of the deployment"
@@ -219,7 +242,37 @@ def _names_of(flow: FlowAssets) -> Iterator[tuple[tuple[str, str], str]]:
         yield ("step", f"{state}_suite"), f'the suite of "{state}"'
     for question in view.spec.queries:
         yield ("asset", question.name), (what := f'the query asset "{question.name}"')
-        yield ("step", question.name), what
+        yield ("step", f"{question.name}_answer"), f"the step of {what}"
+
+
+TakenNames = dict[tuple[str, str], tuple[str, str]]
+"""The flow, and what of it, that has a name, by the kind of the name (`asset`, `step`, `stream`) and the name."""
+
+
+def take_names(flow: FlowAssets, taken: TakenNames) -> None:
+    """Note what a flow names; nothing of one that is refused.
+
+    Raises:
+        DefinitionError: if another flow names a different source alike, or a state or an answer is of a name that is taken.
+    """
+    own: TakenNames = {}
+    for key, what in _names_of(flow):
+        if other := own.get(key) or taken.get(key):
+            raise DefinitionError(
+                f"{what} of flow {flow.view.name} has the name of {other[1]} of flow {other[0]}",
+                hint="give one of them another name",
+            )
+        own[key] = flow.view.name, what
+    for spout in flow.view.arriving:
+        source = spout.source.inner
+        key, seen = ("stream", spout.stream), (flow.view.name, f"{source!r} of {source.schema}")
+        first = own.setdefault(key, taken.get(key, seen))
+        if first[1] != seen[1]:
+            raise DefinitionError(
+                f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
+                hint="give one of them another name: each source is one asset",
+            )
+    taken |= own
 
 
 def assets_of(flows: Sequence[FlowAssets]) -> list[FlowAsset]:
@@ -228,28 +281,12 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[FlowAsset]:
     Raises:
         DefinitionError: if two flows name different sources alike, or states or answers are of one name.
     """
-    made: dict[tuple[str, str], str] = {}
+    taken: TakenNames = {}
+    sources: dict[str, FlowAsset] = {}
+    own: list[FlowAsset] = []
     for flow in flows:
-        for key, what in _names_of(flow):
-            if key in made:
-                raise DefinitionError(
-                    f"{what} of flow {flow.view.name} has the name of {made[key]}",
-                    hint="give one of them another name: each is one asset",
-                )
-            made[key] = f"{what} of flow {flow.view.name}"
-    read: dict[str, tuple[str, str]] = {}
-    assets: list[FlowAsset] = []
-    for flow in flows:
+        take_names(flow, taken)
         for spout, asset in zip(flow.view.arriving, flow.sources, strict=True):
-            source = spout.source.inner
-            seen = (flow.view.name, f"{source!r} of {source.schema}")
-            first = read.setdefault(spout.stream, seen)
-            if first is seen:
-                assets.append(asset)
-            elif first[1] != seen[1]:
-                raise DefinitionError(
-                    f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
-                    hint="give one of them another name: each source is one asset",
-                )
-        assets += flow.own
-    return assets
+            sources.setdefault(spout.stream, asset)
+        own += flow.own
+    return [*sources.values(), *own]

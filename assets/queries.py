@@ -87,13 +87,16 @@ def answer_metadata(view: FlowView, question: QueryAsset, answer: StoredAnswer) 
 def query_asset(view: FlowView, question: QueryAsset) -> dg.AssetsDefinition:
     """Make an asset of a question; its answer is the metadata of the materialization."""
 
-    @dg.asset(
-        name=question.name,
+    spec = dg.AssetSpec(
+        question.name,
         deps=[state_key(state) for state in question.reads],
         description=question.description,
         **view.labels,
         kinds={"spark", "delta"} if question.query else {"delta"},
     )
+
+    # The step of a plain asset has its name; that may be the name of another step (docs/adr/0083).
+    @dg.multi_asset(name=f"{question.name}_answer", specs=[spec])
     def answer(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> dg.MaterializeResult:
         with plain_failures():
             reply = ask(view, question, lake, spark)

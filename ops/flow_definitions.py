@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.factory import FlowAssets, assets_of, flow_assets
+from assets.factory import FlowAssets, TakenNames, assets_of, flow_assets, take_names
 from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_job
 from ops.jobs.compaction import checkpoint_compaction_job
@@ -109,9 +109,12 @@ def catalog_group(settings: FlowSettings) -> FlowGroup:
     """
     specs, problems = found()
     flows, faults = [], [str(problem) for problem in problems]
+    taken: TakenNames = {}
     for spec in specs:
         try:
-            flows.append(flow_assets(FlowView.of(spec, settings)))
+            made = flow_assets(FlowView.of(spec, settings))
+            take_names(made, taken)
+            flows.append(made)
         except Exception as error:  # its author's, or Dagster's of a name that it does not take
             faults.append(f'flow "{spec.name}": {type(error).__name__}: {error}')
     for fault in faults:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import yaml
 
 import pipelines.catalog
 from ops.flow_definitions import catalog_group, flow_definitions
-from pipelines.catalog import FlowSettings
+from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset
+from pipelines.quality import warn
+from pipelines.sources import FixedBatches
+from pipelines.trident import DeltaState, TridentTopology
 
 PROJECT = Path(__file__).resolve().parent.parent
 SNAPSHOT = PROJECT / "tests" / "definitions_snapshot.json"
@@ -191,3 +195,60 @@ def test_a_flow_or_a_module_that_cannot_be_loaded_takes_no_other_with_it(
     for said in ("RuntimeError: unsound", "no_such_package", "its build function returns nothing"):
         assert said in caplog.text
         assert said in str(sensor.description)
+
+
+def shop(name: str, *, state: str, queries: tuple[str, ...] = ()) -> FlowSpec:
+    """A flow with a step of every kind."""
+
+    def build(_: FlowSettings) -> TridentTopology:
+        made = TridentTopology(name)
+        made.new_stream(f"{name}_in", FixedBatches("day string, n bigint", []), slice_by="day").partition_persist(
+            DeltaState(state)
+        )
+        return made
+
+    return FlowSpec(
+        name,
+        "A shop.",
+        build,
+        slices=DailySlices(date(2026, 1, 1)),
+        suites={state: (warn("column_values_to_not_be_null", column="n"),)},
+        queries=tuple(QueryAsset(query, "Asks.", (state,)) for query in queries),
+    )
+
+
+def test_an_answer_may_have_the_name_of_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> set[str]:
+        defs = flow_definitions([catalog_group(FlowSettings(tmp_path))], str(tmp_path / "lake"))
+        dg.Definitions.validate_loadable(defs)
+        return {node.name for job in defs.get_repository_def().get_all_jobs() for node in job.nodes}
+
+    monkeypatch.setattr("pipelines.catalog.FLOWS", (shop("orders", state="kept"),))
+    names = steps()
+    assert {"check_orders", "orders_states", "kept_suite", "query_op", "housekeeping", "sources__orders_in"} <= names
+    monkeypatch.setattr("pipelines.catalog.FLOWS", (shop("orders", state="kept", queries=(*sorted(names),)),))
+    assert len(steps()) == 2 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (shop("a", state="kept"), shop("b", state="kept"), 'the state "kept" of flow b has the name of the state'),
+        (shop("check_a", state="x"), shop("a_states", state="y"), "a step of the jobs of flow a_states has the name"),
+        (
+            shop("a", state="x", queries=("c",)),
+            shop("b", state="c"),
+            'the state "c" of flow b has the name of the query',
+        ),
+    ],
+)
+def test_a_flow_whose_names_are_taken_is_left_out(
+    first: FlowSpec, second: FlowSpec, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = shop("other", state="others")
+    monkeypatch.setattr("pipelines.catalog.FLOWS", (first, second, other))
+    group = catalog_group(FlowSettings(tmp_path))
+    assert [view.name for view in group.views] == [first.name, other.name]
+    dg.Definitions.validate_loadable(flow_definitions([group], str(tmp_path / "lake")))
+    (fault,) = group.faults
+    assert said in fault

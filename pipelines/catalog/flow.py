@@ -265,12 +265,11 @@ class FlowSpec:
             self.slices.check(self.name)
 
     def _check_names(self, states: Mapping[str, object]) -> None:
-        """See that each answer has a name of its own: it is an asset beside those of the states, made by a step of that name."""
+        """See that each answer has a name of its own: it is an asset beside those of the states."""
         names = [question.name for question in self.queries]
         for name in names:
             for fault, said in (
                 (name in states, "has the name of a state"),
-                (name == f"{self.name}_states", "has the name of the step of its states"),
                 (names.count(name) > 1, "is there twice"),
             ):
                 if fault:

@@ -12,6 +12,7 @@ from assets.factory import flow_assets
 from assets.view import FlowView
 from ops.flow_definitions import FlowGroup, flow_definitions
 from pipelines.catalog import FlowSettings, FlowSpec
+from pipelines.errors import DefinitionError
 from pipelines.quality import warn
 from pipelines.sources import JsonFiles
 from pipelines.trident import DeltaState, TridentTopology
@@ -46,3 +47,21 @@ def test_each_check_has_a_name_that_dagster_takes(tmp_path: Path, given: list[st
     assert [one.name for one in made.suites[0].check_specs] == [f"suite__{name}" for name in names]
     assert [one.name for one in view.gate_checks] == [f"g__{name}" for name in names]
     dg.Definitions.validate_loadable(flow_definitions([FlowGroup([made], "")], str(tmp_path / "lake")))
+
+
+@pytest.mark.parametrize("names", [("first", "suite"), ("a", "a__b")])
+def test_two_checks_of_one_name_at_a_table_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Names are joined: gate `a` with its check `b__c` is gate `a__b` with its check `c`."""
+
+    def build(settings: FlowSettings) -> TridentTopology:
+        topology = TridentTopology("o")
+        rows = topology.new_stream("os_in", JsonFiles(settings.data / "o", "n int"))
+        for gate, check in zip(names, ("b__c", "c"), strict=True):
+            rows = rows.gate(warn("column_values_to_not_be_null", column="n", name=check), name=gate)
+        rows.partition_persist(DeltaState("os"))
+        return topology
+
+    suite = (warn("column_values_to_be_unique", column="n", name="c"),)
+    view = FlowView.of(FlowSpec("o", "", build, suites={"os": suite}), FlowSettings(tmp_path))
+    with pytest.raises(DefinitionError, match=f'two checks of os would be named "{names[1]}__c"'):
+        flow_assets(view)

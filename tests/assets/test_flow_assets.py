@@ -92,17 +92,15 @@ def test_two_things_of_one_name_are_refused_with_both_names(tmp_path: Path) -> N
 
     for views, said in (
         ([("a", "kept"), ("b", "kept")], 'the state "kept" of flow b has the name of the state "kept" of flow a'),
-        ([("a", "x", "b_states"), ("b", "y")], "the step of the states of flow b has the name of the query asset"),
+        (
+            [("check_b", "x"), ("b_states", "y")],
+            "a step of the jobs of flow b_states has the name of the step of the states",
+        ),
         (
             [("a", "x", "top"), ("b", "y", "top")],
             'the query asset "top" of flow b has the name of the query asset "top"',
         ),
         ([("a", "kept", "kept")], 'flow "a": the query asset "kept" has the name of a state'),
-        (
-            [("a", "x", "deployments__a")],
-            'the query asset "deployments__a" of flow a has the name of the step of the deployment of flow a',
-        ),
-        ([("a", "x", "a_states")], 'flow "a": the query asset "a_states" has the name of the step of its states'),
         ([("a", "x", "top", "top")], 'flow "a": the query asset "top" is there twice'),
     ):
         with pytest.raises(DefinitionError, match=re.escape(said)):
