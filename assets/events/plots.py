@@ -114,8 +114,10 @@ def _axes(draw: ImageDraw, bars: Bars, top: float) -> None:
     draw.text((_LEFT - 6 - _LETTER, _BASE - 8), "0", fill=2)
     draw.line((_LEFT - 2, 0, _LEFT - 2, _BASE), fill=2)
     draw.line((_LEFT - 2, _BASE, _WIDTH, _BASE), fill=2)
-    draw.text((_LEFT, _BASE + 4), bars.first, fill=2)
-    draw.text((_WIDTH - _LETTER * len(bars.last), _BASE + 4), bars.last, fill=2)
+    # The font has Latin-1's letters; slices may have others.
+    first, last = (name.encode("latin-1", "replace").decode("latin-1") for name in (bars.first, bars.last))
+    draw.text((_LEFT, _BASE + 4), first, fill=2)
+    draw.text((_WIDTH - _LETTER * len(last), _BASE + 4), last, fill=2)
 
 
 def _known(value: float | None) -> float | None:

@@ -47,6 +47,12 @@ def test_every_colour_stands_out_from_the_page(colour: tuple[int, ...], least: f
     assert (lighter + 0.05) / (darker + 0.05) >= least
 
 
+@pytest.mark.parametrize("name", ["é", "Łódź", "北京", "😀", "a\nb", "\udcff", "x" * 1000])
+def test_a_bar_may_have_any_name(name: str) -> None:
+    """Slices have; the letters of the font are Latin-1's."""
+    assert colours(shown(Bars([1, 2, 3], "rows", name, name))) == {plots.BAR, plots.INK}
+
+
 @pytest.mark.parametrize("count", [1, 2, 40, 400])
 def test_a_plot_is_short_enough_for_the_page(count: int) -> None:
     dice = random.Random(count)
