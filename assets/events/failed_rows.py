@@ -63,8 +63,7 @@ def reason(check: Check, row: Mapping[str, Any]) -> str:
     """Say what a row is, and what the check asked of it."""
     seen = " and ".join(f"{name} is {json.dumps(row[name], default=str)}" for name in check.fields if name in row)
     words = check.expectation.removeprefix("expect_").removeprefix("column_").replace("_", " ")
-    places = {"column", "column_A", "column_B", "column_list", "mostly"}
-    asked = ", ".join(f"{name}={value!r}" for name, value in check.kwargs.items() if name not in places)
+    asked = check.given("column", "column_A", "column_B", "column_list", "mostly")
     return (f"{seen}; " if seen else "") + f"expected {words}" + (f" ({asked})" if asked else "")
 
 

@@ -74,8 +74,11 @@ class Check:
     @property
     def written(self) -> str:
         """As one writes it: `expect_column_values_to_be_between(column='v', min_value=0)`; long values are cut short."""
-        given = ", ".join(f"{name}={_SHORT.repr(value)}" for name, value in self.kwargs.items())
-        return f"{self.expectation}({given})"
+        return f"{self.expectation}({self.given()})"
+
+    def given(self, *without: str) -> str:
+        """Return the arguments, but for some, in the same way."""
+        return ", ".join(f"{name}={_SHORT.repr(value)}" for name, value in self.kwargs.items() if name not in without)
 
     @property
     def is_row_rule(self) -> bool:

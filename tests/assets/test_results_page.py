@@ -67,6 +67,9 @@ def test_reasons_say_what_is_and_what_was_asked() -> None:
     assert reason(between, {"n": 7, "line": "a"}) == "n is 7; expected values to be between (min_value=1, max_value=2)"
     null = warn("column_values_to_not_be_null", column="line")
     assert reason(null, {"n": 7, "line": None}) == "line is null; expected values to not be null"
+    known = warn("column_values_to_be_in_set", column="sku", value_set=[f"sku {n}" for n in range(20_000)])
+    assert reason(known, {"sku": "x"}).startswith("sku is \"x\"; expected values to be in set (value_set=['sku 0', ")
+    assert len(reason(known, {"sku": "x"})) < 200
     pair = fail("compound_columns_to_be_unique", column_list=["a", "b"])
     assert reason(pair, {"a": 1, "b": "x"}) == 'a is 1 and b is "x"; expected compound columns to be unique'
 
