@@ -137,7 +137,6 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
 
     Raises:
         DefinitionError: if the text is not a list of columns.
-        DuplicateFieldError: if a column is named twice.
     """
     import sqlglot
     from sqlglot import exp

@@ -75,7 +75,6 @@ def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
 
     Raises:
         RemoteLocationError: It is a URL of another scheme. As a path it would be a folder `s3a:` in the working directory.
-        LocationError: It is on another host, or neither a URL nor a path.
     """
     text = str(location)
     scheme = scheme_of(text)
@@ -87,12 +86,7 @@ def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
 
 
 def any_folder(location: str | Path | Location, what: str) -> Place:
-    """Return the path of a folder of this host, or the place of one on a store.
-
-    Raises:
-        RemoteLocationError: it is on another kind of store.
-        LocationError: its name is none that all libraries read alike.
-    """
+    """Return the path of a folder of this host, or the place of one on a store."""
     if isinstance(location, Location):
         return location.path if location.is_local else location
     if scheme_of(str(location)) in ("s3", "s3a", "hdfs"):
@@ -101,12 +95,7 @@ def any_folder(location: str | Path | Location, what: str) -> Place:
 
 
 def home_folder() -> Path:
-    """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project.
-
-    Raises:
-        RemoteLocationError, LocationError: It is on another system.
-        FileAccessError: `~name` of nobody.
-    """
+    """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project."""
     chosen = os.environ.get("TRIDELTA_HOME")
     if not chosen:
         return PROJECT / ".tridelta"
@@ -127,22 +116,14 @@ def expanded(path: Path, setting: str) -> Path:
 
 
 def private_among(paths: Iterable[str]) -> list[str]:
-    """Return the paths that lead to the system's own files, or to what a deployment keeps in its home beside lake and data.
-
-    Raises:
-        RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
-    """
+    """Return the paths that lead to the system's own files, or to what a deployment keeps in its home beside lake and data."""
     within = _own_folders()
     real = {path: os.path.realpath(path) + "/" for path in paths}
     return [path for path, there in real.items() if _OF_SYSTEM.match(there) or there.startswith(within)]
 
 
 def may_hold_private(folder: str) -> bool:
-    """Return whether what lies below a folder, links aside, may be of those: it is one of them, within one or above one.
-
-    Raises:
-        RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
-    """
+    """Return whether what lies below a folder, links aside, may be of those: it is one of them, within one or above one."""
     there = os.path.realpath(folder).rstrip("/") + "/"
     if there == "/" or _OF_SYSTEM.match(there):
         return True
@@ -163,7 +144,6 @@ def refuse_unless_folder(path: Place, what: str) -> None:
     """Refuse a path that is there and is no folder, or lies beneath something that is none. A store has no such thing.
 
     Raises:
-        NotAFolderError
         FileAccessError: It cannot be looked at.
     """
     if isinstance(path, Location):

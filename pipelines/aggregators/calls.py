@@ -41,9 +41,6 @@ def emitted(label: str, given: Any, width: int) -> list[Row]:
     """Return the rows that a Python function gave: of a generator, a list, one row, or None for no row.
 
     A row is a tuple of `width` values, or a bare value where one field is made.
-
-    Raises:
-        FunctionError: if a row has another number of values.
     """
     if given is None:
         return []

@@ -56,7 +56,6 @@ def imported(module: str, named: str) -> ModuleType:
 
     Raises:
         DefinitionError: there is no such module.
-        FlowCodeError: it fails while it is imported.
     """
     if module not in sys.modules:
         # A file that has come since somebody looked for it is to be found.

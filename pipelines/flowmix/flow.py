@@ -260,9 +260,6 @@ def checked(flow: Flow, written: Sequence[StreamDefinition]) -> tuple[StreamDefi
     Args:
         flow: the flow that is built.
         written: the streams as written.
-
-    Raises:
-        FlowError, FieldError: at the first fault.
     """
     return _Check(flow, written).run()
 

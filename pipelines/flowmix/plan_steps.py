@@ -103,11 +103,7 @@ class NodeChain:
         self.sides = sides_behind(operation, self.sides)
 
     def _check_fields(self, operation: ops.Operation) -> None:
-        """Behind an `each` that does not say its schema the fields are those that it was given.
-
-        Raises:
-            FieldError
-        """
+        """Behind an `each` that does not say its schema the fields are those that it was given."""
         require_fields(f'flow "{self.flow.name}", at {operation.at}', operation, self.types)
 
     def after(self, operation: ops.Operation) -> Types:

@@ -71,11 +71,7 @@ class Expansion:
 
 
 def expand(graph: nodes.Graph) -> Expansion:
-    """Return the operations of a graph, queries completed.
-
-    Raises:
-        MixedSpoutsError: if a query stream meets a stream of another spout.
-    """
+    """Return the operations of a graph, queries completed."""
     growing = Growing()
     for node in graph:
         above = tuple(growing.output[parent] for parent in node.parents)

@@ -51,9 +51,6 @@ def lineage(topology: HasGraph, node_id: int) -> dict[str, tuple[Origin, ...]]:
 
     A function, aggregator, reducer, updater or query function may know better: its attribute `lineage`, a mapping from
     outputs to the inputs that each comes from, wins for the outputs that it names.
-
-    Raises:
-        FieldError: if a declared lineage names an input that the function does not have.
     """
     lineages: dict[int, Lineage] = {}
     for node in topology.graph.ancestors(node_id):

@@ -83,10 +83,6 @@ def recluster(
         state: its name.
         by: keys of a log or map state, columns of a table of rows, most important first; none: as its layout has it.
         open_generations: as of `compact`.
-
-    Raises:
-        UnknownStateError, FieldError
-        LockedError: a backfill or a compaction holds the flow for too long.
     """
     started, table = time.monotonic(), lake.state(state)
     declared, columns = table.declared, tuple(by)

@@ -76,7 +76,6 @@ def content_of(
 
     Raises:
         SubmitError: A setting is unknown or of another kind; a component is unknown.
-        RebalanceError: A query with windows is to have more partitions than windows have buckets.
         DeployError: The flow has no stream with a source.
     """
     from pipelines.flowmix.flow import BATCH
@@ -237,7 +236,6 @@ def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
 
     Raises:
         DeployError: The code is no longer what was deployed.
-        TrideltaError: The flow cannot be built.
     """
     from pipelines.flowmix.flow import CHANNELS, default_windows
 
@@ -260,21 +258,13 @@ def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
 
 
 def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
-    """Return a flow of the catalog and its definition.
-
-    Raises:
-        UnknownFlowError: The catalog has no such flow.
-    """
+    """Return a flow of the catalog and its definition."""
     settings = FlowSettings.from_environment()
     return catalog.flow(name).topology(settings), {"kind": CATALOG, "name": name, "home": str(settings.home)}
 
 
 def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
-    """Return a flow written as YAML and its definition, which holds the whole text.
-
-    Raises:
-        FlowFileError: The file is no flow.
-    """
+    """Return a flow written as YAML and its definition, which holds the whole text."""
     from pipelines.flowmix.compile import as_topology
     from pipelines.flowmix.yaml_form import load_flow
 

@@ -222,11 +222,7 @@ class FlowFolder:
     # --- watching ---------------------------------------------------------------------------------------------------
 
     def look(self) -> list[Happening]:
-        """Look at the folder once and have done what its files say. Returns what has happened since the last look.
-
-        Raises:
-            RegistryError: The registry does not answer.
-        """
+        """Look at the folder once and have done what its files say. Returns what has happened since the last look."""
         if not self._adopted:
             self._adopt()
         try:
@@ -300,11 +296,7 @@ class FlowFolder:
         self.deployed[name] = _WatchedFlow(file, CHANGED if changed else STARTED, seen.version, former, seen.problem)
 
     def _refuse_others(self, name: str) -> None:
-        """Refuse a flow that somebody else has deployed.
-
-        Raises:
-            AlreadyAliveError
-        """
+        """Refuse a flow that somebody else has deployed."""
         with suppress(NotAliveError):
             raise AlreadyAliveError(name, self._nimbus.flow(name).status)
 
@@ -453,9 +445,6 @@ def run_once(runtime: Runtime, folder: Path, *, on_fresh_checkpoint: str = REFUS
         runtime: Runs them.
         folder: The folder.
         on_fresh_checkpoint: As for `FlowFolder`.
-
-    Raises:
-        MissingPathError: There is no such folder.
     """
     reporter = _FolderLog()
     files = FlowFiles(folder, settle_seconds=0.0).read()

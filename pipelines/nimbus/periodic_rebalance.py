@@ -254,10 +254,6 @@ def recluster_all(lake: Lake, tables: Mapping[str, Sequence[str]]) -> list[Clust
     Args:
         lake: Where they are.
         tables: State to columns, most important first.
-
-    Raises:
-        FieldError: A state has no such column.
-        LockedError: A backfill or a compaction holds the flow for too long.
     """
     if not tables:
         return []

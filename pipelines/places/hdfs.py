@@ -177,7 +177,6 @@ class HdfsStore(Store):
         """Return what a file holds now.
 
         Raises:
-            FileNotFoundError
             StoreError: versions of another file of its name are beside it.
         """
         file = self._status(f"/{key}")
@@ -282,11 +281,7 @@ class HdfsStore(Store):
             folder = folder.rpartition("/")[0]
 
     def _told(self, key: str, work: Callable[[], T]) -> T:
-        """Do something with the store; what it refuses is said in a sentence.
-
-        Raises:
-            FileNotFoundError, FileExistsError, StoreError
-        """
+        """Do something with the store; what it refuses is said in a sentence."""
         place = f"hdfs://{self._name}/{key.lstrip('/')}"
         try:
             return work()

@@ -68,11 +68,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """See that it is still held.
-
-        Raises:
-            LeaseLostError
-        """
+        """See that it is still held."""
         late = now() - self._since
         if not self._lost and late > self._seconds * 0.75:
             self._lost = f"it could not be put anew for {late:.0f} seconds"
@@ -123,9 +119,6 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
         flow: for messages.
         wait_seconds: how long to wait for another holder.
         seconds: how long it lasts unless it is put anew.
-
-    Raises:
-        LockedError: another process holds it for too long.
     """
     id_ = uuid4().hex
     lease = Lease(file, flow, id_, _taken(file, flow, id_, wait_seconds, seconds), seconds)

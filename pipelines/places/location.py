@@ -206,21 +206,13 @@ class Location:
         return next(iter(self.store.entries(self.key)), None) is not None
 
     def stat(self) -> Stat:
-        """Return size and time of a file.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return size and time of a file."""
         entry = self.store.entry(self.key)
         return Stat(entry.size, entry.modified)
 
     @property
     def version(self) -> str:
-        """Return what tells a file from another one of its name.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return what tells a file from another one of its name."""
         return self.store.entry(self.key).version
 
     def iterdir(self) -> Iterator[Location]:
@@ -240,19 +232,11 @@ class Location:
                 yield place
 
     def read_bytes(self) -> bytes:
-        """Return a file's content.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return a file's content."""
         return self.store.read(self.key).data
 
     def beginning(self, most: int) -> bytes:
-        """Return the first bytes of a file.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return the first bytes of a file."""
         return self.store.part(self.key, 0, most)
 
     def read_text(self, encoding: str = "utf-8") -> str:

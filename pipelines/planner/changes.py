@@ -208,10 +208,6 @@ def plan_changes(topology: HasGraph, lake: Lake, refusals: Mapping[str, str] = M
         topology: the flow as it is defined now.
         lake: where it is deployed.
         refusals: by state why a run would refuse it, as the checkpoints say (`Changeover.refusals`).
-
-    Raises:
-        DefinitionError: the topology cannot be planned.
-        PlanFileError: a stored plan is damaged.
     """
     plan = TopologyPlan.of(topology)
     now = plan.to_json()

@@ -100,11 +100,7 @@ def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
 
 
 def condition_fields(condition: Any) -> tuple[str, ...]:
-    """Return the columns that a condition names.
-
-    Raises:
-        FunctionError: the condition cannot be read.
-    """
+    """Return the columns that a condition names."""
 
     def walk(node: Mapping[str, Any]) -> list[str]:
         kind = _kind(node)
@@ -150,10 +146,6 @@ def condition_column(condition: Any, frame: Frame) -> Column | None:
     Args:
         condition: any form of `row_condition`.
         frame: the schema with its fields.
-
-    Raises:
-        FunctionError: a form or an operator is not known, a value does not compare with its field, or SQL text is refused.
-        FieldError: a field is missing.
 
     Source: great_expectations/execution_engine/sparkdf_execution_engine.py, `_apply_row_condition_filter`.
     """

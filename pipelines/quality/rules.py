@@ -217,12 +217,7 @@ def _ignored(check: Check, frame: Frame) -> Column | None:
 
 
 def compile_row_rule(check: Check, frame: Frame) -> RowRule:
-    """Return a row-level check as Spark Columns.
-
-    Raises:
-        FunctionError: an argument does not suit the expectation or the column's type.
-        FieldError: a column is missing.
-    """
+    """Return a row-level check as Spark Columns."""
     operation = check.operation
     considered = condition_column(check.kwargs.get("row_condition"), frame)
     key: tuple[Column, ...] = ()

@@ -122,11 +122,7 @@ class ChannelSource(Source):
         self._start, self._checkpoint = start, checkpoint
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """Check that the channels exist.
-
-        Raises:
-            MissingPathError
-        """
+        """Check that the channels exist."""
         for channel in self.channels:
             if not DeltaTable.is_deltatable(str(self._paths[channel])):
                 raise MissingPathError(name, str(self._paths[channel]))

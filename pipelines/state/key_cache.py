@@ -69,11 +69,7 @@ class PointReads:
             return self._follow()
 
     def find(self, keys: Sequence[Mapping[str, Any]]) -> dict[Key, Row]:
-        """Return the finished rows of some keys at the last version, those that are there, in the order asked for.
-
-        Raises:
-            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
-        """
+        """Return the finished rows of some keys at the last version, those that are there, in the order asked for."""
         with self._lock:
             reader = self._follow()
             asked = dict(zip(reader.normal(keys), keys, strict=True))

@@ -40,11 +40,7 @@ _SQL_OF_TABLES = "delta.constraints."
 
 
 def check_no_sql(table: DeltaTable, state: str) -> None:
-    """Refuse a table whose log has SQL in it: the engine writes none, and Spark's functions reach the JVM.
-
-    Raises:
-        StateSchemaError
-    """
+    """Refuse a table whose log has SQL in it: the engine writes none, and Spark's functions reach the JVM."""
     found = [name for name in table.metadata().configuration if name.lower().startswith(_SQL_OF_TABLES)]
     found += _SQL_OF_COLUMNS.findall(table.schema().to_json())
     if found:

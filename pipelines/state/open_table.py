@@ -62,11 +62,7 @@ class OpenTable:
         self._updates = 0
 
     def now(self) -> KnownTable:
-        """Return the table at its newest version. A commit through it moves it on to the version of that commit.
-
-        Raises:
-            DamagedTableError: the log is damaged.
-        """
+        """Return the table at its newest version. A commit through it moves it on to the version of that commit."""
         table = self._table
         if table is None or self._updates >= _UPDATES or not self._brought_up_to_date(table):
             self._opened_from = _oldest(self._path)

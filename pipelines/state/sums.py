@@ -90,11 +90,7 @@ def total_of(kind: pa.DataType) -> Total:
 
 @contextmanager
 def fitting(state: str, column: str) -> Iterator[None]:
-    """Raise a total that DataFusion cannot return as the stored type as an error of ours.
-
-    Raises:
-        StateOverflowError
-    """
+    """Raise a total that DataFusion cannot return as the stored type as an error of ours."""
     try:
         yield
     except Exception as error:  # delta-rs has one exception class for whatever fails in a query
@@ -147,9 +143,6 @@ def checked_bounds(
         rows: all columns of the table.
         gone: the rows that the commit removes, as a condition.
         history: of the table up to the snapshot; None: it is looked for.
-
-    Raises:
-        StateOverflowError: a total would not fit.
     """
     sums = summed(declared, rows.schema)
     if not sums:

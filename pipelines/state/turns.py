@@ -88,7 +88,6 @@ class Turn:
 
         Raises:
             LateWriterError: the txid, a later one, or what else counts rows was committed since.
-            BehindStateError: an opaque state holds a later txid.
         """
         record = self.record
         if record.kind == REPLAY:

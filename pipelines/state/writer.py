@@ -87,7 +87,6 @@ class StateWriter(TableKeeper):
 
         Raises:
             StateSchemaError: if the table that is there does not fit the flow's schema, or its log has SQL in it.
-            DefinitionError: if a key of a map state is an array, a map or a struct.
         """
         if self.declared.layout == MAP:
             _check_keys(self.table.name, self.declared, columns)
@@ -220,9 +219,6 @@ class StateWriter(TableKeeper):
 
         Returns:
             What `commit_batch` need not work out again; None for a state without sums.
-
-        Raises:
-            StateOverflowError
         """
         if self.declared.layout != LOG or self.skips(known):
             return None
@@ -424,9 +420,6 @@ class StateWriter(TableKeeper):
         Args:
             app_id: the transaction id of the stream that is to begin.
             among: quarantine only: empty it of these rows, those of `record.group`.
-
-        Raises:
-            LateWriterError: that stream has begun.
         """
         record = record.model_copy(update={"kind": RESET})
 

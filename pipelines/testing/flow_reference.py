@@ -76,7 +76,6 @@ def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> E
 
     Raises:
         FlowError: for a stream without a source, or another clock.
-        FieldError: for a field that the source does not have.
     """
     if clock not in CLOCKS:
         raise FlowError(flow.name, f"no clock {clock!r}", hint=f"one of {', '.join(CLOCKS)}")

@@ -72,7 +72,6 @@ class SparkStep:
 
         Raises:
             FunctionError: if it returns another number of columns than there are outputs.
-            NeedsSparkError: if there is no session.
         """
         from pyspark.sql import functions as F
 
@@ -93,11 +92,7 @@ class SparkStep:
         return Evaluated(of_row, types)
 
     def pass_gate(self, gate: Any, table: Table, batch: str) -> Table:
-        """Return the rows that a gate lets through.
-
-        Raises:
-            GateError: if a check whose action is `fail` does not hold.
-        """
+        """Return the rows that a gate lets through."""
         from pipelines.quality import compile_gate
 
         frame = small_frame(session(self._spark, f"gate {gate.name}"), table)

@@ -55,7 +55,6 @@ def check_query(
 
     Raises:
         FunctionError: if the function does not suit the state, or the number of inputs is not that of its keys.
-        FieldError: if an output names none of the state's values.
     """
     if not isinstance(function, QueryFunction):
         raise FunctionError(

@@ -236,12 +236,6 @@ class DriverWindows:
 
         Returns:
             The windows that begin empty.
-
-        Raises:
-            ChangeoverError: a batch of the former definition is in some of the tables and not in all, or is to be left out, or
-                what waits for the clock does not fit this one.
-            WindowStateError: the state cannot be had.
-            LockedError: another process holds the lock.
         """
         if checkpoint.epoch is None:
             return ()
@@ -317,11 +311,7 @@ class DriverWindows:
         return states, None
 
     def check_forms(self, former: ChannelWindows) -> None:
-        """Check that what the windows hold on their channel could be taken over.
-
-        Raises:
-            WindowPlaceError
-        """
+        """Check that what the windows hold on their channel could be taken over."""
         former.check_forms(self._stages)
 
     def _next_epoch(self, checkpoint: Checkpoint, behind: int = 0) -> Epoch:
@@ -338,7 +328,6 @@ class DriverWindows:
 
         Raises:
             WindowStateError: it cannot be had.
-            DefinitionError: a bounded run has filled a table: what its windows held is not there.
         """
         self._refuse_claims()
         flow = self._group.topology.name
@@ -423,7 +412,6 @@ class DriverWindows:
             position: of the batch.
 
         Raises:
-            WindowStateError: the state cannot be had.
             BatchError: an operation failed.
         """
         known = self._known(batch.txid)
@@ -480,9 +468,6 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
 
     Returns:
         How many events wait for the clock in them, and come if the windows come back.
-
-    Raises:
-        ChangeoverError: a batch of the former definition is in some of the tables and not in all, or is to be left out.
     """
     files, sinks = state_files(checkpoint.folder), [sink.table for sink in group.sinks]
     if Begun.of(files) is None or windows_on_channels(group.topology, group.name):
@@ -522,11 +507,7 @@ def _is_pending(group: BatchGroup, checkpoint: Checkpoint) -> bool:
 
 
 def _refuse_skipped(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again.
-
-    Raises:
-        ChangeoverError
-    """
+    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again."""
     epoch, done = checkpoint.epoch, checkpoint.finished_batches()
     assert epoch is not None
     record = checkpoint.attempts().get(f"{group.name}/{epoch.number}").get(epoch.txid(done))
@@ -536,11 +517,7 @@ def _refuse_skipped(group: BatchGroup, checkpoint: Checkpoint) -> None:
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    """Refuse a query whose windows ran in its batch and do no longer, or the other way round: they would begin empty.
-
-    Raises:
-        WindowPlaceError
-    """
+    """Refuse a query whose windows ran in its batch and do no longer, or the other way round: they would begin empty."""
     in_batch = bool(group.windows)
     # A folder that the records name is lost, which the check of the states says.
     is_lost = in_batch and next(_named_of(group), None) and ended_in(state_files(checkpoint.folder)) is None

@@ -291,11 +291,7 @@ class StreamBatch:
         return done
 
     def _room(self, attempt: _Attempt, sink: Sink, results: Mapping[str, tuple[pa.Table, float]]) -> Room | None:
-        """See that a state's small results fit its totals.
-
-        Raises:
-            StateOverflowError
-        """
+        """See that a state's small results fit its totals."""
         if sink.name not in results:
             return None
         return sink.writer.room(results[sink.name][0], attempt.batch.txid, known=attempt.known[sink.name])

@@ -217,9 +217,6 @@ class Belonging:
         Args:
             tables: those that the query writes as it is defined now; none: those that are noted.
             filling: a backfill, which may fill a table that was lost: one without a batch of this epoch passes.
-
-        Raises:
-            CheckpointBehindError, OtherCheckpointError, TableBehindError
         """
         epoch = self._checkpoint.epoch
         if epoch is None:
@@ -400,9 +397,6 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
 
     Returns:
         By query what did not belong together; empty if there was nothing to do.
-
-    Raises:
-        LockedError: another process runs the flow.
     """
     errors = {}
     for spouts in spout_groups(topology):

@@ -139,11 +139,6 @@ def recover(checkpoint: Checkpoint, copies: Place | None = None) -> Recovered | 
 
     Returns:
         What was found; None, after one look for a file, if there was nothing.
-
-    Raises:
-        CopyError: the checkpoint is half-made and its copy is damaged.
-        LockedError: a compaction holds the flow for too long.
-        LeaseLostError: another process may run the query.
     """
     marker = Marker.of(checkpoint)
     if marker is None:
@@ -211,11 +206,7 @@ def make_copy(checkpoint: Checkpoint, folder: Place, about: Mapping[str, Any]) -
 
 
 def check_copy(checkpoint: Checkpoint, folder: Place) -> Manifest:
-    """Return the files of a copy, each of which is what it was.
-
-    Raises:
-        CopyError
-    """
+    """Return the files of a copy, each of which is what it was."""
 
     def damaged(problem: str) -> CopyError:
         return CopyError(checkpoint.flow, checkpoint.folder.name, folder, problem)

@@ -219,10 +219,6 @@ class Coordinator:
 
         Opening a live txid again fails that attempt first (R5). The latest committed txid may be opened again too:
         Spark replays it if the process died before Spark's own commit.
-
-        Raises:
-            RefusedError: The txid is POISON or SKIPPED, or the last allowed attempt never ended.
-            OrderError: It is not this txid's turn, `max_active` are open, or the group is deactivated.
         """
         self._check_turn(txid)
         live = self._active.get(txid)

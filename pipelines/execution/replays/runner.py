@@ -310,11 +310,7 @@ class Replayer:
 
 
 def quarantine_of(lake: Lake, topology: TridentTopology) -> StateTable | None:
-    """Return a flow's quarantine; None for one that has run and rejected nothing.
-
-    Raises:
-        UnknownStateError: the flow has not run yet.
-    """
+    """Return a flow's quarantine; None for one that has run and rejected nothing."""
     try:
         return lake.quarantine(topology.name)
     except UnknownStateError:
@@ -327,10 +323,6 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
     """Return what a replay would take, by place and rule, and what it would refuse. No Spark; changes nothing.
 
     Whether single rows are counted already, or do not read back, only the replay itself finds out.
-
-    Raises:
-        UnknownStateError: the flow has not run yet.
-        ReplayError: the flow has no such gate or stream.
     """
     reports = []
     rejected = quarantine_of(lake, topology)
@@ -348,7 +340,6 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
     """Look before a replay: what cannot be done is refused before Spark starts.
 
     Raises:
-        UnknownStateError: the flow has not run yet.
         ReplayError: none of the selected rows can be replayed.
     """
     report = look(lake, topology, selection)

@@ -123,11 +123,7 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
 
 
 def check_names(selection: Selection, table: StateTable | None, topology: TridentTopology) -> None:
-    """Refuse a gate or a stream that the flow does not have, and that never refused anything.
-
-    Raises:
-        ReplayError
-    """
+    """Refuse a gate or a stream that the flow does not have, and that never refused anything."""
     held = table.stored("true")["stage"].to_pylist() if selection.gates and table is not None else ()
     stages = set(held) - {SOURCE, BATCH}
     gates = sorted({node.gate.name for node in topology.graph if isinstance(node, GateNode)} | stages)

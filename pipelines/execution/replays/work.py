@@ -110,11 +110,7 @@ class ReplayRun(PlanRun):
         return frame.join(F.broadcast(gone), REPLAYED, "left_anti")
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
-        """Let a frame pass, at once: few rows come, and the verdict is there before anything is committed.
-
-        Raises:
-            GateError: it refuses all of them.
-        """
+        """Let a frame pass, at once: few rows come, and the verdict is there before anything is committed."""
         compiled = self.group.compiled_gate(node, frame.drop(REPLAYED), compile_gate)
         annotated = self._cache(compiled.annotate(frame))
         result = self.results[node.gate.name] = compiled.judge(annotated, annotated.drop(REPLAYED))
@@ -238,9 +234,6 @@ class Work:
 
         Args:
             begin: writes the replay down; called when all of the first states is computed and nothing committed.
-
-        Raises:
-            GateError: a gate refuses them all.
         """
         lot, record = order.lot, order.record
         run, commits = self._run(lot, record.number), []

@@ -64,9 +64,6 @@ def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER
         spark: a session; nothing is asked of a local one.
         lake: the lake's root, which they must see.
         seconds: how long to wait for an executor.
-
-    Raises:
-        ExecutorError: they lack a module, see another lake, run another Python, or there are none.
     """
     context = spark.sparkContext
     key = (str(context.applicationId), str(lake))

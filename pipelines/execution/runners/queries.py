@@ -130,14 +130,7 @@ class QueryRunner:
             raise ArgumentsError(self._name, problem, self._spout.schema) from None
 
     def ask(self, arguments: Arguments) -> list[Row]:
-        """Return the rows that answer one request.
-
-        Raises:
-            BatchError: a function of the query failed.
-            SourceSchemaError: the arguments do not fit the query's schema.
-            UnknownStateError, ReadPointError
-            FarTimeError: the answer holds a date or time that Python does not have.
-        """
+        """Return the rows that answer one request."""
         if self.needs_spark or len(arguments) > PLAIN_TUPLES:
             return self._by_spark([arguments])[0]
         return self._plainly(arguments)

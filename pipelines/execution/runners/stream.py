@@ -152,12 +152,6 @@ class StreamRunner:
             trigger_seconds: a batch begins that often at most; None: until the source is read.
             max_batches: end after so many.
             pending_only: end with the batch that an earlier run has begun and not finished.
-
-        Raises:
-            FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
-            NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
-            WindowFieldError, WindowStateError, WindowPlaceError: windows cannot go on with what the checkpoint holds of them.
-            RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was created again.
         """
         self._make_whole()
         if self._windows:
@@ -256,11 +250,7 @@ class StreamRunner:
     # --- epochs -----------------------------------------------------------------------------------------------------
 
     def _make_whole(self) -> None:
-        """Mend what a loss of power has left of the last batch, before anything else reads it.
-
-        Raises:
-            DamagedCheckpointError
-        """
+        """Mend what a loss of power has left of the last batch, before anything else reads it."""
         checkpoint, tables = self._checkpoint, self._tables()
         anew = make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
         epoch = checkpoint.epoch
@@ -329,11 +319,7 @@ class StreamRunner:
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
 
     def _refuse_readers(self) -> None:
-        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again.
-
-        Raises:
-            ChannelReadersError
-        """
+        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again."""
         topology = self._group.topology
         channels = {sink.name for sink in self._group.sinks if sink.is_channel}
         readers = set().union(*(of for channel, of in readers_of(topology).items() if channel in channels))
@@ -382,11 +368,7 @@ class StreamRunner:
         writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.refused)
 
     def _refuse_newcomers(self) -> None:
-        """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled.
-
-        Raises:
-            StateBehindError
-        """
+        """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled."""
         if self._checkpoint.committed_txid() is None:
             return
         for sink in self._group.sinks:
@@ -395,11 +377,7 @@ class StreamRunner:
                 raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
 
     def _refuse_other_gates(self) -> None:
-        """Refuse to finish a batch by other gates than those that began it: states that have it do not take it once more.
-
-        Raises:
-            ChangedGateError
-        """
+        """Refuse to finish a batch by other gates than those that began it: states that have it do not take it once more."""
         epoch = self._checkpoint.epoch
         if epoch is None:
             return

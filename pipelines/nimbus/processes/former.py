@@ -121,11 +121,7 @@ class FormerVersion:
                 self._application.registry.leases.release(lease)
 
     def renew(self) -> None:
-        """Renew the leases that no task has, while it reads.
-
-        Raises:
-            LeaseLostError
-        """
+        """Renew the leases that no task has, while it reads."""
         for lease in list(self._borrowed):
             try:
                 self._application.registry.leases.renew(lease, self._application.lease_seconds)

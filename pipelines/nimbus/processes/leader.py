@@ -144,11 +144,7 @@ class Leader:
         """By flow the problem that this leader has told last."""
 
     def tick(self) -> None:
-        """Do one round, if it leads or can.
-
-        Raises:
-            RegistryError: The registry does not answer.
-        """
+        """Do one round, if it leads or can."""
         try:
             self._lead(self._held())
         except LeaseHeldError:
@@ -158,11 +154,7 @@ class Leader:
             self._lease = None
 
     def _held(self) -> Lease:
-        """Return its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again.
-
-        Raises:
-            LeaseHeldError: Another leads.
-        """
+        """Return its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again."""
         if self._lease is not None:
             try:
                 self._lease = self._registry.leases.renew(self._lease, self._lease_seconds)

@@ -65,11 +65,7 @@ class FencedAttempts:
         return self._own.get(group)
 
     def put(self, group: str, txid: int, record: AttemptRecord) -> None:
-        """Write or replace one record.
-
-        Raises:
-            LeaseLostError: Another worker runs this flow by now.
-        """
+        """Write or replace one record."""
         with self._store.write() as connection:
             self._leases.guard(connection, self._lease)
         self._own.put(group, txid, record)
@@ -253,11 +249,7 @@ class Task(threading.Thread):
         self._told("drained", None)
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
-        """Wait until the query has ended, by itself or because it is not wanted.
-
-        Raises:
-            TrideltaError: What stopped it.
-        """
+        """Wait until the query has ended, by itself or because it is not wanted."""
         since = time.monotonic()
         while self._wanted.is_set() and self.lost is None and runner.error is None and streaming.isActive:
             self.figures.look(streaming, checkpoint)

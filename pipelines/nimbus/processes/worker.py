@@ -118,12 +118,7 @@ class WorkerProcess:
         self._memory: tuple[float, int] = (0.0, 0)
 
     def run(self) -> None:
-        """Run until the slot is empty, or a signal ends it.
-
-        Raises:
-            LeaseHeldError: Another process has the slot.
-            TrideltaError: Spark cannot start.
-        """
+        """Run until the slot is empty, or a signal ends it."""
         self._slot_lease = self._registry.leases.take(
             f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
         )

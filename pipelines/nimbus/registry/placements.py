@@ -92,7 +92,6 @@ class Places:
 
         Raises:
             ValueError: A task is in two slots.
-            LeaseLostError: `under` is no longer held.
         """
         # In one order, as `beat_together`: each locks the rows of several flows.
         in_order = sorted(placed, key=lambda plan: plan.flow.serial)

@@ -277,11 +277,7 @@ def check_content(name: str, content: Content) -> None:
 
 
 def wait_taken(name: str, wait_seconds: float | None) -> float | None:
-    """Return for how long to wait, also of a number as text; a negative one means the default (Nimbus rules 4).
-
-    Raises:
-        SubmitError
-    """
+    """Return for how long to wait, also of a number as text; a negative one means the default (Nimbus rules 4)."""
     return None if wait_seconds is None else _check(name, "wait_seconds", wait_seconds, MESSAGE_TIMEOUT_SECONDS)
 
 

@@ -88,11 +88,7 @@ class PlainContext:
 def call(
     function: Function, inputs: Table, names: tuple[str, ...], context: PlainContext
 ) -> tuple[list[list[Row]], tuple[str | None, ...]]:
-    """For each row of the inputs the rows that a function gives, and the types of the outputs.
-
-    Raises:
-        NeedsSparkError: if only Spark can evaluate it, and the context has none.
-    """
+    """For each row of the inputs the rows that a function gives, and the types of the outputs."""
     unknown: tuple[str | None, ...] = (None,) * len(names)
     if isinstance(function, RowFunction):
         given = taking(function.call, 0, len(inputs.fields))
