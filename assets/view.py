@@ -108,11 +108,7 @@ class FlowView:
 
     @classmethod
     def of(cls, spec: FlowSpec, settings: FlowSettings) -> FlowView:
-        """Build the flow's topology and look at it.
-
-        Raises:
-            DefinitionError: the topology is wrong, or does not fit what the catalog says of it, or Dagster does not take a name.
-        """
+        """Build the flow's topology and look at it."""
         topology = spec.topology(settings)
         view = cls(spec, settings, topology, topology.build())
         answers = (("query asset", question.name) for question in spec.queries)

@@ -130,9 +130,6 @@ def flow_definitions(
         resources: Whether to bring spark, lake, nimbus and quality.
         one_process: Whether a run keeps to one process: its steps share the Spark session. A process per step would start a
             JVM each.
-
-    Raises:
-        DefinitionError: Two flows name different sources alike.
     """
     flows = [flow for group in groups for flow in group.flows]
     wired = [_wired(group) for group in groups]

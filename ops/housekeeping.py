@@ -42,9 +42,6 @@ def tidied(
         dry_run: Change nothing; count what would go.
         compacts: Also compact the tables of every flow, without Spark.
         compacts_files: Of those flows at least that were deployed from a file.
-
-    Raises:
-        TrideltaError: The registry cannot be opened.
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in

@@ -362,11 +362,7 @@ def top(
 
 
 def flow_and_file(text: str) -> tuple[str, Path | None]:
-    """Return a flow's name, and the YAML file that it comes from if one was named.
-
-    Raises:
-        FlowFileError: The file is no flow.
-    """
+    """Return a flow's name, and the YAML file that it comes from if one was named."""
     if not text.endswith((".yaml", ".yml")):
         return text, None
     from pipelines.flowmix import load_flow

@@ -105,7 +105,6 @@ def write(flow: str, kind: str, folder: Path) -> Written:
         folder: the package; it is made if it is not there.
 
     Raises:
-        BadNameError: the flow cannot have this name.
         NewFlowError: the folder cannot be such a package, a file is there already, or the flow is in the catalog.
     """
     folder = folder.expanduser().absolute()
