@@ -30,7 +30,6 @@ class Range:
 
     Attributes:
         least, most: The limits. There is no number without: NaN and infinities are never taken.
-        whole: Whether it must be a whole number.
     """
 
     least: float
@@ -166,8 +165,6 @@ def required(what: str, limit: Range, given: Any) -> Any:
 
     Args:
         what: Its name, for the error.
-        limit: The limits.
-        given: What was given.
     """
     try:
         return None if given is None else limit.taken(given)

@@ -69,7 +69,6 @@ def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
     """Return the path of a folder of this host, which may be given as a `file:` URL.
 
     Args:
-        location: the path.
         what: is there.
         also: where else it might be.
 

@@ -26,7 +26,6 @@ class FlowLogs:
     Args:
         nimbus: Says where the flow runs; None: nobody can say, and it may be any slot of this machine.
         settings: Say where the logs lie.
-        flow: Its name.
     """
 
     def __init__(self, nimbus: Nimbus | None, settings: NimbusSettings, flow: str) -> None:

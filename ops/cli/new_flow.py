@@ -100,7 +100,6 @@ def write(flow: str, kind: str, folder: Path) -> Written:
     """Write the files of a flow into a package. Writes all files or no file; leaves existing files alone.
 
     Args:
-        flow: its name.
         kind: trident, flowmix or yaml.
         folder: the package; it is made if it is not there.
 

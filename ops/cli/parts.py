@@ -33,11 +33,7 @@ Parameters = ParamSpec("Parameters")
 
 
 def bounded(limit: Range) -> Callable[[Any], Any]:
-    """Return a reader of an option's number, within limits.
-
-    Args:
-        limit: The limits.
-    """
+    """Return a reader of an option's number, within limits."""
 
     def read(given: Any) -> Any:
         try:
@@ -126,7 +122,6 @@ def verb(
     """Return the decorator that makes a function a command of an app, `plainly`.
 
     Args:
-        app: The app.
         name: The command's name; by default the function's.
         panel: The part of the help that lists it.
     """
@@ -175,7 +170,6 @@ def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:
 
     Args:
         as_json: Which of the two.
-        plain: The result as plain data.
         show: Prints it for people.
     """
     if as_json:

@@ -79,7 +79,6 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
     """Make the jobs, each with a form that offers the flows, gates, queries and states of the catalog.
 
     Args:
-        views: The flows.
         prefix: Begins the names of jobs and ops.
     """
     by_name = {view.name: view for view in views}

@@ -51,7 +51,6 @@ def imported(module: str, named: str) -> ModuleType:
     """Return the module of a flow's author.
 
     Args:
-        module: Its name.
         named: Who names it, for the error: `TRIDELTA_FLOWS`.
 
     Raises:

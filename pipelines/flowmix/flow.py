@@ -255,12 +255,7 @@ def _check_source(flow: Flow, name: str, source: Any, std_input: bool | None) ->
 
 
 def checked(flow: Flow, written: Sequence[StreamDefinition]) -> tuple[StreamDefinition, ...]:
-    """Check a whole flow (Flowmix rules 2, FlowDefsBuilder). Return the streams with their feeds and schemas.
-
-    Args:
-        flow: the flow that is built.
-        written: the streams as written.
-    """
+    """Check a whole flow (Flowmix rules 2, FlowDefsBuilder). Return the streams with their feeds and schemas."""
     return _Check(flow, written).run()
 
 

@@ -229,7 +229,6 @@ class Bolt:
         nodes: the ids of the user's nodes whose last operation is here, in topological order. A bolt may have none: it
             makes partial values for an aggregate that ends in the next bolt, or it answers a query.
         operations: all its operations in the order of their creation.
-        tasks: in how many tasks it runs.
     """
 
     name: str

@@ -112,7 +112,6 @@ def by_flow(files: list[FlowFile], owners: Mapping[str, Path]) -> tuple[dict[str
     """Return the files by the flow that they define, and the files whose flow another file defines.
 
     Args:
-        files: The files.
         owners: The files of the flows that are deployed: those keep their names, even while they are faulty.
     """
     faulty = {file.path for file in files if file.flow is None}
@@ -180,7 +179,6 @@ class FlowFolder:
     They share a Spark application, apart from those of other deployed flows. In it a changed flow restarts by itself.
 
     Args:
-        nimbus: Runs the flows.
         folder: A folder with `*.yaml` and `*.yml`, a flow each.
         trigger_seconds: How often a stream looks for new events.
         settle_seconds: A file changed later than so long ago is left for the next look: it may not be whole yet.
@@ -417,9 +415,7 @@ def watch(folder: FlowFolder, supervisor: SupervisorProcess, *, poll_seconds: fl
     """Look at a folder until `supervisor.ending` is set, then have its flows drained. Workers that have nothing else end.
 
     Args:
-        folder: The folder.
         supervisor: It supervises this host's slots meanwhile, unless another process does.
-        poll_seconds: How often to look.
     """
     own = False
     while not (supervisor.ending.is_set() and not folder.deployed and not supervisor.empties):
@@ -442,8 +438,6 @@ def run_once(runtime: Runtime, folder: Path, *, on_fresh_checkpoint: str = REFUS
     """Run what the sources of all flows of a folder hold now, a flow after the other.
 
     Args:
-        runtime: Runs them.
-        folder: The folder.
         on_fresh_checkpoint: As for `FlowFolder`.
     """
     reporter = _FolderLog()

@@ -131,11 +131,7 @@ def registry_url(settings: FlowSettings | None = None) -> str:
 
 
 def registry_exists(url: str) -> bool:
-    """Return whether the registry may be there; False for a SQLite file that is missing. Opens no database and makes none.
-
-    Args:
-        url: The registry's database.
-    """
+    """Return whether the registry may be there; False for a SQLite file that is missing. Opens no database and makes none."""
     return not url.startswith(_SQLITE) or Path(unquote(url.removeprefix(_SQLITE).partition("?")[0])).exists()
 
 

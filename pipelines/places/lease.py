@@ -52,11 +52,9 @@ class Lease:
     """A lease that this process holds, until `release`.
 
     Args:
-        file: its file.
         flow: for messages.
         id_: what tells its puts from those of every other lease.
         put: the tag of the file as this process has put it, and when it began to.
-        seconds: how long it lasts.
     """
 
     def __init__(self, file: Location, flow: str, id_: str, put: tuple[str, float], seconds: float = SECONDS) -> None:
@@ -115,7 +113,6 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
     """Hold a lease while the block runs.
 
     Args:
-        file: its file.
         flow: for messages.
         wait_seconds: how long to wait for another holder.
         seconds: how long it lasts unless it is put anew.

@@ -42,7 +42,6 @@ class Stored:
     """A file as it was read.
 
     Attributes:
-        data: its content.
         tag: what tells this content from another one under the same key.
     """
 

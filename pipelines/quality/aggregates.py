@@ -32,7 +32,6 @@ class AggregateRule:
     """A whole-batch check, compiled.
 
     Attributes:
-        check: the check it comes from.
         columns: aggregate Columns by a short name.
         evaluate: success and observed value from the aggregates' values, by the same names.
         distinct: whether an aggregate is a distinct one, which `observe` does not take.

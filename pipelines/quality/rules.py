@@ -35,7 +35,6 @@ class RowRule:
     """A check about rows, compiled.
 
     Attributes:
-        check: the check it comes from.
         considered: the rows it speaks about (null: no), or None for all rows.
         expected: what must hold for them, or None for a rule of uniqueness.
         key: the columns whose combination must be unique, for a rule of uniqueness.

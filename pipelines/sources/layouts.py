@@ -55,12 +55,7 @@ _PACKED = frozenset({".zst", ".zstd", ".lz4", ".snappy", ".xz"})
 
 @dataclass(frozen=True)
 class Header:
-    """A CSV file's header.
-
-    Attributes:
-        names: its names, in order.
-        line: its text.
-    """
+    """A CSV file's header."""
 
     names: tuple[str, ...]
     line: str

@@ -26,7 +26,6 @@ def look_up(
     """Read the rows of a key, or of the whole table from its start.
 
     Args:
-        table: The table.
         key: Values by column, as texts; empty: all keys.
         most: How many rows at most: a table without keys has any number of rows per value.
         txid: Read the table as of this batch.

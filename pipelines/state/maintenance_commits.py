@@ -72,7 +72,6 @@ class TableKeeper:
     """Rewrites one state table without changing what it holds.
 
     Args:
-        table: the state.
         declared: the schema that the flow declares for it.
     """
 

@@ -51,7 +51,6 @@ class OpenTable:
 
     Args:
         name: the state's name, for messages.
-        path: the table's folder.
     """
 
     def __init__(self, name: str, path: Place) -> None:

@@ -45,8 +45,6 @@ class Reader:
     """Reads one version of a state: log states fold partial values, map states give the row.
 
     Args:
-        snapshot: the version.
-        declared: the state's schema.
         before: leave out what this txid wrote. For opaque states only: what a replay of the txid starts from.
     """
 

@@ -42,7 +42,6 @@ def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list
 
     Args:
         frame: all columns of the table but the generation.
-        table: its folder.
         generation: of all the rows.
     """
     folder, spark = table / f"commit-{uuid4().hex}", frame.sparkSession

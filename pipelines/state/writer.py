@@ -69,7 +69,6 @@ class StateWriter(TableKeeper):
     """Writes one state table.
 
     Args:
-        table: the state.
         declared: the schema that the flow declares for it.
     """
 
@@ -81,9 +80,6 @@ class StateWriter(TableKeeper):
         """Create the table, or see that the one that is there fits. New value columns are added to it.
 
         Rows that are there read null in a new column, or in a log state the zero of its aggregator.
-
-        Args:
-            columns: the user's columns as Spark types.
 
         Raises:
             StateSchemaError: if the table that is there does not fit the flow's schema, or its log has SQL in it.

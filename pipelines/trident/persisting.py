@@ -47,11 +47,8 @@ def check_query(
     """Check a query against its state.
 
     Args:
-        state: the state's name.
         shape: its columns; None for a state of another flow, which is checked at the start.
         inputs: the fields that are matched with the state's keys.
-        function: the query function.
-        outputs: the fields that the query adds.
 
     Raises:
         FunctionError: if the function does not suit the state, or the number of inputs is not that of its keys.

@@ -81,8 +81,6 @@ class _Stage:
     """One window of the group's batch, as arrays.
 
     Attributes:
-        node: of the window.
-        arrays: its windows.
         taken: the columns that go into them.
         read: the fields that they say they read, with their types: another type is another operation, for what is kept of
             the field would not fit.
@@ -119,7 +117,6 @@ class DriverWindows:
 
     Args:
         group: the batch group; it has `windows`.
-        checkpoint: its folder.
         version: of the flow's definition, as its author counts; None: not known.
     """
 
@@ -409,7 +406,6 @@ class DriverWindows:
 
         Args:
             run: the evaluation of the batch's plan; its rows count as they pass.
-            position: of the batch.
 
         Raises:
             BatchError: an operation failed.

@@ -87,12 +87,6 @@ class FirstGate:
 class BatchGroup:
     """One batch group of a topology, ready to run.
 
-    Args:
-        spark: the session.
-        lake: where the states are.
-        topology: the flow.
-        spouts: the sources of the group.
-
     Raises:
         DefinitionError: if the plan does not compile; the text names the user's line.
         SourceError: if the source cannot be read.

@@ -92,12 +92,7 @@ def _parsed(tables: Any) -> dict[str, Known]:
 
 
 class Belonging:
-    """A checkpoint and the tables that its query writes.
-
-    Args:
-        checkpoint: of the query.
-        lake: where the tables are.
-    """
+    """A checkpoint and the tables that its query writes."""
 
     def __init__(self, checkpoint: Checkpoint, lake: Lake) -> None:
         self._checkpoint, self._lake = checkpoint, lake

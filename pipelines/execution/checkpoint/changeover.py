@@ -79,7 +79,6 @@ class Changeover:
     """From what is deployed to a topology as it is defined now.
 
     Args:
-        lake: where the flow is deployed.
         topology: the flow as it is defined now.
     """
 

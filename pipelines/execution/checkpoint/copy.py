@@ -59,10 +59,7 @@ class Marker:
     """A repartition that is under way.
 
     Attributes:
-        phase: how far it has come.
-        copy: the folder of the copy.
         before: partitions before; `after`: those wanted.
-        reason: why it is rolled back.
     """
 
     phase: str
@@ -118,10 +115,7 @@ class Recovered:
     """What was found of a repartition that was cut off.
 
     Attributes:
-        phase: how far it had come.
         action: `dropped` (nothing had been changed), `rolled_back` (the copy is back), `finished` (it was done).
-        partitions: the number of partitions now.
-        reason: in a sentence.
     """
 
     phase: str

@@ -292,9 +292,7 @@ class WindowFiles:
     """The states of a query's windows, batch by batch.
 
     Args:
-        files: where they are.
         windows: one or more, each of which gets what comes of the results of the one before.
-        definition: of the windows.
     """
 
     def __init__(self, files: StateFiles, windows: Sequence[Arrays], definition: Definition) -> None:

@@ -64,7 +64,6 @@ class AttemptRecord:
         tries: Attempts that count towards `max_attempts`: not those withdrawn because an earlier txid failed.
         state: PROCESSING, FAILED, COMMITTED, POISON or SKIPPED. PROCESSING after a restart: the attempt never ended.
         sources: What each transactional source delivered, to compare a replay with.
-        reason: Why the latest attempt failed.
         in_windows: Whether it failed in the windows of the query, before there was anything to commit. Who skips the txid
             then leaves its rows out of the windows.
     """

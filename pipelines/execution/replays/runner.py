@@ -62,12 +62,8 @@ class Replayer:
     """Replays quarantined rows of one flow.
 
     Args:
-        spark: the session.
-        lake: where the tables are.
-        topology: the flow, as it is now.
         listeners: called around each commit; the txid that they get is the replay's number.
         lock_wait_seconds: how long to wait for a batch, a backfill or a compaction of the flow.
-        progress: called with each lot's report.
     """
 
     def __init__(

@@ -51,10 +51,7 @@ class ReplayRun(PlanRun):
     """Builds the frames that a replay commits, and tells what is refused again.
 
     Args:
-        group: the batch group.
-        entry: where the rows enter.
         rows: a source's frame, or a gate's tuples, with `_replayed` and `_unreadable` (`texts`).
-        label: for messages.
         reads: what the plan reads beside them.
     """
 
@@ -150,8 +147,6 @@ class Order:
     """What one replay is to do.
 
     Attributes:
-        lot: the rows.
-        record: it as it is written down.
         counted: of each state the rows that it counts already.
         seen: of each table (`quarantine` too) the version for which that was judged; moves on with each commit.
     """
@@ -163,15 +158,7 @@ class Order:
 
 
 class Work:
-    """Replays lots that enter at one place.
-
-    Args:
-        spark: the session.
-        lake: where the tables are.
-        group: the batch group of the place.
-        entry: the place.
-        listeners: called around each commit.
-    """
+    """Replays lots that enter at one place."""
 
     def __init__(
         self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: Entry, listeners: tuple[Listener, ...]

@@ -106,10 +106,6 @@ class _SliceRows:
     """The rows of one slice for one table.
 
     Attributes:
-        slice: the slice.
-        received: source rows of the slice.
-        files: the source files that they came from.
-        rows: the rows to commit.
         hash: the XOR of their hashes; None: not computed.
         streamed: the files that the table's stream has counted.
         read: versions of the other flows' tables that were read.
@@ -132,10 +128,7 @@ class BoundedRunner:
     """Backfills one batch group of a flow.
 
     Args:
-        group: the batch group.
         checkpoint: the group's checkpoint (of its stream, if it ever had one).
-        listeners: told of each commit.
-        on_slice: called with each slice's report.
     """
 
     def __init__(

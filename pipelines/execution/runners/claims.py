@@ -29,7 +29,6 @@ class RewrittenSourceError(SourceError):
     Attributes:
         source: the stream's name.
         slices: the slices that a backfill has counted; none where the backfill is refused.
-        file: one of the files.
     """
 
     def __init__(self, source: str, slices: tuple[str, ...], file: str) -> None:
@@ -56,10 +55,6 @@ class SameSources:
 
     Asked at the start and again when the first batch is planned: a file that is there both times is what the batch reads,
     whichever version between them Spark has begun with.
-
-    Args:
-        group: the batch group.
-        checkpoint: its checkpoint.
     """
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint) -> None:

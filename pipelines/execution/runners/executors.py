@@ -63,7 +63,6 @@ def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER
     Args:
         spark: a session; nothing is asked of a local one.
         lake: the lake's root, which they must see.
-        seconds: how long to wait for an executor.
     """
     context = spark.sparkContext
     key = (str(context.applicationId), str(lake))

@@ -76,9 +76,6 @@ class QueryRunner:
     """Answers one query stream. It may be shared by threads.
 
     Args:
-        lake: where the states are.
-        topology: the flow.
-        name: the query stream.
         spark: gives the session, if the query needs one.
         txid: read the states as of this txid; None: as of their last commit, each at one version a request.
 

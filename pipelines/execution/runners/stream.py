@@ -79,11 +79,7 @@ class StreamOptions:
     """The settings of a batch group's stream.
 
     Attributes:
-        listeners: called around each commit.
-        max_attempts: tries per batch before it is poison.
         lock_wait_seconds: how long to wait for another process that holds the checkpoint.
-        on_batch: called with each batch's report.
-        hooks: called per stage of each batch.
         attempts: makes of the checkpoint's own attempts where they are kept; None: there alone.
         admission: of the application's batches; None: each begins when Spark says so.
         changed_windows: whether someone says that windows were changed on purpose: those of other operations begin empty.
@@ -103,13 +99,7 @@ class StreamOptions:
 
 
 class StreamRunner:
-    """Runs one batch group of a flow as a stream.
-
-    Args:
-        group: the batch group.
-        checkpoint: its checkpoint.
-        options: how it runs.
-    """
+    """Runs one batch group of a flow as a stream."""
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
@@ -150,7 +140,6 @@ class StreamRunner:
         Args:
             on_fresh: what to do if the checkpoint is fresh and the tables are not.
             trigger_seconds: a batch begins that often at most; None: until the source is read.
-            max_batches: end after so many.
             pending_only: end with the batch that an earlier run has begun and not finished.
         """
         self._make_whole()

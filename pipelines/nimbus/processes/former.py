@@ -29,9 +29,7 @@ class FormerQuery(Task):
     """A task that reads its sources to their end, once, and does not try again.
 
     Args:
-        application: What it runs in.
         former: The flow, in the version before.
-        query: Which of its queries.
         topology: The topology of that version.
         lease: Of the query. Whoever gives it keeps it renewed, and gives it back.
     """
@@ -78,7 +76,6 @@ class FormerVersion:
     Args:
         application: What it ran in, and reads to its end in.
         flow: The flow, in that version.
-        topology: Its topology.
     """
 
     def __init__(self, application: Application, flow: DeployedFlow, topology: TridentTopology) -> None:

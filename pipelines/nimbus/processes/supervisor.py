@@ -58,7 +58,6 @@ class Slot:
     """A slot and the worker process in it.
 
     Attributes:
-        port: The slot.
         record: The last process that had it.
         started_at: When it was started, on the monotonic clock; 0 for one that was found.
         failures: How often in a row it has died.
@@ -82,8 +81,6 @@ class SupervisorProcess:
     """Keeps the slots of a host.
 
     Args:
-        store: The registry's database.
-        settings: Nimbus' settings.
         name: Its id in the registry; by default the host's name.
         command: The command of a worker, from supervisor, port and life.
         standby: The command of a standby, from supervisor, life and lakes.

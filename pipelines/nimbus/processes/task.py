@@ -109,10 +109,8 @@ class Application:
     """The things that the tasks of a worker share.
 
     Attributes:
-        spark: Its session.
         store, registry: The registry.
         holder: Under which the worker takes leases.
-        lease_seconds: How long a lease lasts.
         folder: Nimbus' own files.
         preparing: Held by a task while it compiles and starts, so that starts do not slow each other down.
         admission: Of the batches of all of them.
@@ -132,10 +130,7 @@ class Task(threading.Thread):
     """One query of a deployed flow.
 
     Args:
-        application: What it runs in.
         flow: The flow, as it was deployed when the task came here.
-        query: Which of its queries.
-        topology: The flow's topology.
     """
 
     def __init__(

@@ -77,8 +77,6 @@ class WorkerProcess:
     """Runs the tasks of one slot.
 
     Args:
-        store: The registry's database.
-        settings: Nimbus' settings.
         supervisor, port: The slot.
         life: What tells this process from others that had the slot.
         spark: What was up before, of a standby.
@@ -445,8 +443,6 @@ def spark_of(
     """Start the Spark application of some flows.
 
     Args:
-        settings: Nimbus' settings.
-        name: Of the application.
         flows: Those that run in it.
         lakes: Those that others may have.
     """

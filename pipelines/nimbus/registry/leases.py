@@ -28,7 +28,6 @@ class Lease:
     """A holder's lease. A value: it may have gone stale; `Leases.check` finds out.
 
     Attributes:
-        name: What is leased.
         holder: Who holds it: unique to a process, so that a restarted one is another holder.
         token: Larger than every token that was given out for this name before.
         expires_at: When it runs out, in seconds of the registry's clock.
@@ -44,7 +43,6 @@ class Leases:
     """The leases of one registry.
 
     Args:
-        store: Where they are kept.
         clock: Seconds; all processes of a registry should agree on them within a fraction of a lease.
     """
 

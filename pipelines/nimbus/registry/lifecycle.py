@@ -75,7 +75,6 @@ class Request:
     Attributes:
         workers: The number of workers, None to keep it.
         parallelism: Component to its number of executors; those not named keep theirs.
-        settings: Settings to override.
     """
 
     workers: int | None = None
@@ -106,7 +105,6 @@ class Standing:
 
     Attributes:
         flow: The id of the deployed flow, for messages.
-        status: Where it stands.
         previous: While REBALANCING: the status that it returns to.
         wait_seconds: While REBALANCING or KILLED: the delay that was asked for.
         due: While REBALANCING or KILLED: what ends it, and when.
@@ -164,8 +162,6 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
     """Return the request as it may be applied: without the protected settings (Nimbus rules 1.3).
 
     Args:
-        flow: The flow's name.
-        request: What was asked for.
         components: The flow's components. Ids of the system's own (`__acker`) need not be among them.
 
     Raises:
@@ -223,8 +219,6 @@ def step(
     """Apply one event (Nimbus rules 1.3).
 
     Args:
-        standing: Where the flow stands.
-        event: What happens.
         now: The time, in seconds.
         wait_seconds: The delay of a KILL or REBALANCE.
         message_timeout_seconds: The delay where `wait_seconds` is None.

@@ -42,7 +42,6 @@ class Registry:
     """Deployed flows, their versions and statuses.
 
     Args:
-        store: The database.
         clock: Seconds since 1970.
     """
 
@@ -77,8 +76,6 @@ class Registry:
         """Give a flow a new version; what rebalances have set stays, but for what is said and components that are gone.
 
         Args:
-            name: The flow.
-            content: Its content from now on.
             seen: The flow whose version the content goes on from; None: it goes on from none.
             said: The part of the content that was asked for now.
 

@@ -346,7 +346,6 @@ def postgres(url: URL, busy_seconds: float, silent_seconds: float | None = None)
     socket is shut.
 
     Args:
-        url: The database.
         busy_seconds: How long a statement waits for another's lock.
         silent_seconds: How long a transaction may take at all; by default a while longer than the server's own limits.
     """

@@ -272,7 +272,6 @@ def step(node: nodes.Node, tables: Tables, context: PlainContext) -> Table:
         node: the operation. Spouts are read by `read`; persists are the caller's, whose table is what it has made of the
             batch (the new values of the keys that were touched), for a NewValuesNode behind it.
         tables: what the parents made, in order.
-        context: the batch.
 
     Raises:
         NotImplementedError: if the node is the caller's.
