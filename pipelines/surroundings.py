@@ -102,11 +102,7 @@ def home_folder() -> Path:
 
 
 def expanded(path: Path, setting: str) -> Path:
-    """Return the absolute path of what may begin with `~`.
-
-    Raises:
-        FileAccessError: `~name` of nobody.
-    """
+    """Return the absolute path of what may begin with `~`."""
     try:
         return path.expanduser().absolute()
     except RuntimeError as error:
@@ -168,11 +164,7 @@ def refusal_of(error: OSError | ValueError, path: str) -> FileAccessError:
 
 @contextmanager
 def told(path: str) -> Iterator[None]:
-    """Around what is done with a file or folder; a full disk is told by whoever knows what is lost by it.
-
-    Raises:
-        FileAccessError: The file system refuses it.
-    """
+    """Around what is done with a file or folder; a full disk is told by whoever knows what is lost by it."""
     try:
         yield
     except OSError as error:

@@ -52,9 +52,6 @@ def imported(module: str, named: str) -> ModuleType:
 
     Args:
         named: Who names it, for the error: `TRIDELTA_FLOWS`.
-
-    Raises:
-        DefinitionError: there is no such module.
     """
     if module not in sys.modules:
         # A file that has come since somebody looked for it is to be found.

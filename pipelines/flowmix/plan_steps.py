@@ -43,11 +43,7 @@ PUBLIC = {events.ID: events.PUBLIC_ID, events.TIME: events.PUBLIC_TIME}
 
 
 def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: object) -> Types:
-    """Return the fields with their Spark SQL types.
-
-    Raises:
-        FlowError: if the type of a field is not known.
-    """
+    """Return the fields with their Spark SQL types."""
     unknown = [name for name, kind in (schema or {}).items() if not kind]
     if schema is not None and not unknown:
         return {name: kind for name, kind in schema.items() if kind}

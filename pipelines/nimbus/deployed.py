@@ -113,9 +113,6 @@ def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelis
     Args:
         queries: `definition["queries"]` of its content.
         parallelism: Component to tasks.
-
-    Raises:
-        RebalanceError: A component of a query with windows asks for more.
     """
     from pipelines.windows import BUCKETS
 

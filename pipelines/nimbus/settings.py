@@ -136,11 +136,7 @@ def registry_exists(url: str) -> bool:
 
 
 def _taken(name: str, told_as: str, given: Any) -> Any:
-    """Return the value of a setting; texts of the environment are read.
-
-    Raises:
-        SettingError: It is not what the setting can be.
-    """
+    """Return the value of a setting; texts of the environment are read."""
     try:
         if name == "ports":
             return _ports(given)

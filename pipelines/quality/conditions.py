@@ -61,11 +61,7 @@ _PARTS_OF_PATH = re.compile(r"`(?:[^`]|``)*`|[^.`][^.]*")
 
 
 def parse_condition(condition: Any) -> dict[str, Any] | None:
-    """`condition` as great-expectations' own dict form (`{"type": "comparison", ...}`); SQL text as `pass_through`.
-
-    Raises:
-        FunctionError: it is none of the known forms.
-    """
+    """`condition` as great-expectations' own dict form (`{"type": "comparison", ...}`); SQL text as `pass_through`."""
     if condition is None:
         return None
     if isinstance(condition, Mapping):
@@ -196,11 +192,7 @@ def _compare(column: Column, symbol: str, parameter: Any, kind: DataType | None,
 
 
 def _value(value: Any, kind: DataType | None, name: str) -> Any:
-    """Return a value, fit for a comparison with a field; Spark reads a number, a truth value or a time in a text.
-
-    Raises:
-        FunctionError: it does not compare with the field.
-    """
+    """Return a value, fit for a comparison with a field; Spark reads a number, a truth value or a time in a text."""
     from pipelines.quality.literals import INTEGRAL, family, literal, value_family
 
     if kind is None:

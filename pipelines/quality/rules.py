@@ -94,11 +94,7 @@ def _length_equals(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> C
 
 
 def _pair(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> tuple[Column, Column]:
-    """Both columns of a pair.
-
-    Raises:
-        FunctionError: their types do not compare.
-    """
+    """Both columns of a pair."""
     names = kwargs["column_A"], kwargs["column_B"]
     types = [frame.type_of(name) for name in names]
     if family(types[0]) != family(types[1]):

@@ -111,11 +111,7 @@ def cache_folder() -> Path:
 
 
 def set_paths(sets: Sequence[JarSet], cache: Path | None = None) -> list[Path]:
-    """Return the jars of some sets in the cache, in class-path order. Checks names and sizes only: each session start asks.
-
-    Raises:
-        JarsError: some are missing or torn.
-    """
+    """Return the jars of some sets in the cache, in class-path order. Checks names and sizes only: each session start asks."""
     folder = (cache or cache_folder()) / "jars"
     jars = [jar for jar_set in sets for jar in jar_set.jars]
     wrong = [problem for jar in jars if (problem := _problem(folder, jar))]

@@ -133,11 +133,7 @@ def opened(table: str, path: Place, version: int | None = None) -> DeltaTable:
 
 
 def opened_as(kind: type[_Table], table: str, path: Place, version: int | None = None) -> _Table:
-    """Return a table opened by delta-rs, as a class of its own.
-
-    Raises:
-        DamagedTableError: its log is damaged.
-    """
+    """Return a table opened by delta-rs, as a class of its own."""
     try:
         return kind(str(path), version=version)
     except Exception as error:

@@ -96,11 +96,7 @@ def of_text(text: str, kind: pa.DataType) -> Any:
 
 
 def typed(column: str, value: Any, kind: pa.DataType) -> Any:
-    """Return a value as a column of the Arrow type gives it back.
-
-    Raises:
-        KeyValueError: if the value does not have that type.
-    """
+    """Return a value as a column of the Arrow type gives it back."""
     if pa.types.is_nested(kind):
         # DataFusion has no literal of them.
         raise KeyValueError(column, value, f"{kind}, which cannot be asked for")
@@ -202,11 +198,7 @@ def _digits(kind: pa.DataType) -> tuple[decimal.Decimal, None, decimal.Context]:
 
 
 def check_mappings(keys: object) -> None:
-    """See that keys are a list of mappings; a key alone, or values without names, is what people give by mistake.
-
-    Raises:
-        KeyFieldsError: if they are something else.
-    """
+    """See that keys are a list of mappings; a key alone, or values without names, is what people give by mistake."""
     if keys is None or (
         isinstance(keys, Sequence) and not isinstance(keys, str) and all(isinstance(key, Mapping) for key in keys)
     ):

@@ -36,11 +36,7 @@ def look_up(
 
 
 def typed_key(table: StateTable, key: Mapping[str, str]) -> dict[str, Any]:
-    """Convert the values of a key from texts to their columns' types.
-
-    Raises:
-        DefinitionError: A value is not of its column's type.
-    """
+    """Convert the values of a key from texts to their columns' types."""
     import pyarrow as pa
 
     from pipelines.state.literals import of_text

@@ -160,11 +160,7 @@ def checked_bounds(
 def check_fit(
     state: str, declared: StateSchema, types: Mapping[str, pa.DataType], totals: Mapping[Key, dict[str, Any]]
 ) -> None:
-    """See that totals which were added up in Python, where numbers have no end, fit their columns.
-
-    Raises:
-        StateOverflowError: one does not.
-    """
+    """See that totals which were added up in Python, where numbers have no end, fit their columns."""
     stored = pa.schema([(value.name, types[value.name]) for value in declared.values if value.name in types])
     known = declared.model_copy(update={"values": tuple(value for value in declared.values if value.name in types)})
     for name, sum_column in summed(known, stored).items():

@@ -489,9 +489,6 @@ class StateWriter(TableKeeper):
     ) -> int:
         """Commit by Spark. Delta leaves out what comes under a version that its own snapshot knows, or a lower one, without a
         word: so the commit is looked for in the log. Returns the version.
-
-        Raises:
-            LateWriterError: another process has committed, before the table was opened or since.
         """
         from pyspark.errors import PySparkException
 

@@ -329,11 +329,7 @@ def _of_own_code(operation: Any) -> dict[str, str | None]:
 
 
 def _fit(label: str, schema: Schema, items: list[Item], *, of_each: bool = False) -> list[Item]:
-    """Return events that a user's code made, with what columns of the declared types hold of their values.
-
-    Raises:
-        FunctionError: a value is none of its type.
-    """
+    """Return events that a user's code made, with what columns of the declared types hold of their values."""
     if not (schema or of_each):
         return items
     made = []

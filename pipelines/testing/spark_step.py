@@ -25,11 +25,7 @@ _INDEX = "_row"
 
 
 def session(given: SparkSession | None, wanted_for: str) -> SparkSession:
-    """Return the session given, or the active one.
-
-    Raises:
-        NeedsSparkError: if there is none.
-    """
+    """Return the session given, or the active one."""
     if given is not None:
         return given
     from pyspark.sql import SparkSession
@@ -69,9 +65,6 @@ class SparkStep:
             expression: called with a Column for each field; returns a Column, a tuple of Columns or a generator Column.
             names: the output fields.
             label: the function's name, for errors.
-
-        Raises:
-            FunctionError: if it returns another number of columns than there are outputs.
         """
         from pyspark.sql import functions as F
 

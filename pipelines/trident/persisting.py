@@ -74,11 +74,7 @@ def check_query(
 
 
 def query_types(function: QueryFunction, outputs: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the types of the outputs of a function written in Python; of a built-in one they are the state's: empty.
-
-    Raises:
-        FunctionError: if nobody says them.
-    """
+    """Return the types of the outputs of a function written in Python; of a built-in one they are the state's: empty."""
     if isinstance(function, _BUILT_IN):
         return ()
     types = types or as_names(function.returns)
@@ -115,11 +111,7 @@ def _check_values(state: str, shape: Shape, inputs: tuple[str, ...], outputs: tu
 
 
 def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
-    """The layouts that can keep these aggregators, the default first.
-
-    Raises:
-        FunctionError: if there is none for all of them.
-    """
+    """The layouts that can keep these aggregators, the default first."""
     # A log's table names its aggregators: a subclass of one has no name there.
     built_in = [aggregator for aggregator in aggregators if BUILT_IN.get(type(aggregator).__name__) is type(aggregator)]
     unfinished = [a for a in aggregators if isinstance(a, CombinerAggregator) and not a.shown_as_stored]

@@ -321,11 +321,7 @@ class DriverWindows:
         return Epoch(number, last + 1 + behind - done, done)
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Read the state that the next batch needs.
-
-        Raises:
-            WindowStateError: it cannot be had.
-        """
+        """Read the state that the next batch needs."""
         self._refuse_claims()
         flow = self._group.topology.name
         begun = Begun.of(self._files)
@@ -406,9 +402,6 @@ class DriverWindows:
 
         Args:
             run: the evaluation of the batch's plan; its rows count as they pass.
-
-        Raises:
-            BatchError: an operation failed.
         """
         known = self._known(batch.txid)
         if known is not None:

@@ -147,9 +147,6 @@ def claim(flow: str, folder: Path, *, begins: bool) -> None:
 
     Args:
         begins: Whether a run begins (a batch of one does not): then the registry is asked too.
-
-    Raises:
-        OtherHostError: It is another host's.
     """
     here, under_lease = Host.here(), _LEASED.get()
     if begins and not under_lease and _registry.always:

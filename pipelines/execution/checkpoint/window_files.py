@@ -218,11 +218,7 @@ class Begun:
 
     @classmethod
     def read(cls, files: StateFiles, name: str) -> Begun:
-        """Read one of its files.
-
-        Raises:
-            WindowStateError: it is damaged.
-        """
+        """Read one of its files."""
         data, txid = files.read(name), _begun_txid(name)
         if not data:
             return cls(txid)

@@ -333,11 +333,7 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
 
 
 def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
-    """Look before a replay: what cannot be done is refused before Spark starts.
-
-    Raises:
-        ReplayError: none of the selected rows can be replayed.
-    """
+    """Look before a replay: what cannot be done is refused before Spark starts."""
     report = look(lake, topology, selection)
     possible = [lot_report for lot_report in report.lots if not lot_report.left]
     if report.lots and not possible and not unfinished(lake, topology):

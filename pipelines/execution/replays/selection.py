@@ -102,11 +102,7 @@ class Lot:
 
 
 def txids_of(text: str) -> tuple[int | None, int | None]:
-    """Return the first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused.
-
-    Raises:
-        DefinitionError: it is none of these.
-    """
+    """Return the first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused."""
     if not text:
         return None, None
     if text == BACKFILLS:

@@ -100,11 +100,7 @@ class QueryRunner:
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
     def arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
-        """Return arguments from the command line, each as its column's type; arrays, maps and structs are given as JSON.
-
-        Raises:
-            ArgumentsError: if there are more or fewer than the query takes, or one is not of its type.
-        """
+        """Return arguments from the command line, each as its column's type; arrays, maps and structs are given as JSON."""
         columns = parse_ddl(self._spout.schema)
         if len(texts) != len(columns):
             problem = f"it takes {len(columns)} argument{'s' * (len(columns) != 1)}, got {len(texts)}"

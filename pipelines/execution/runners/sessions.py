@@ -94,11 +94,7 @@ _CONF = "spark.sql.shuffle.partitions"
 
 
 def asked_for(flow: str, groups: Sequence[str], partitions: Partitions) -> dict[str, int]:
-    """Return the numbers that are asked for, by batch group.
-
-    Raises:
-        DefinitionError: a group that the flow does not have, or a number below one.
-    """
+    """Return the numbers that are asked for, by batch group."""
     if partitions is None:
         return {}
     asked = dict.fromkeys(groups, partitions) if isinstance(partitions, int) else dict(partitions)

@@ -264,11 +264,7 @@ class _PassedOn(logging.Handler):
 
 
 def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
-    """Return the flow as it is defined here.
-
-    Raises:
-        OtherCodeError: Whoever asked has it defined in another way.
-    """
+    """Return the flow as it is defined here."""
     from pipelines.catalog import flow
 
     name = asked["flow"]

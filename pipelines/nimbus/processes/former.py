@@ -128,11 +128,7 @@ class FormerVersion:
                     raise
 
     def _lease_of(self, group: str, task: Task | None) -> Lease:
-        """Return the lease of a query: that of its task, or one of its own where the new version has no such query.
-
-        Raises:
-            LeaseHeldError: Another worker has it.
-        """
+        """Return the lease of a query: that of its task, or one of its own where the new version has no such query."""
         application = self._application
         name = f"task:{deployed.component_id(self.flow.name, group)}"
         if task is None:

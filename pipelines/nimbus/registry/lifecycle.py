@@ -146,9 +146,6 @@ def delay_seconds(wait_seconds: float | None, message_timeout_seconds: float | N
     """Return how long a kill or a rebalance waits: `wait_seconds`, else the flow's message time-out, else 30 s.
 
     A negative number means 30 s (Nimbus rules 4).
-
-    Raises:
-        ValueError: The number is not finite.
     """
     given = message_timeout_seconds if wait_seconds is None else wait_seconds
     if given is None:
@@ -185,11 +182,7 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
 
 
 def check_timeout(flow: str, settings: Mapping[str, Any]) -> None:
-    """Check the time-out: one that is no number would only be found by the kill that needs it.
-
-    Raises:
-        RebalanceError: `message_timeout_seconds` is there and is not a finite number.
-    """
+    """Check the time-out: one that is no number would only be found by the kill that needs it."""
     seen = settings.get("message_timeout_seconds")
     if seen is None or (isinstance(seen, int | float) and not isinstance(seen, bool) and math.isfinite(seen)):
         return

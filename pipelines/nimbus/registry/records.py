@@ -244,11 +244,7 @@ def check_name(name: object) -> str:
 
 
 def check_first(name: str, status: Status) -> None:
-    """Check that a flow can start with a status.
-
-    Raises:
-        SubmitError: It is neither ACTIVE nor INACTIVE.
-    """
+    """Check that a flow can start with a status."""
     if status not in (Status.ACTIVE, Status.INACTIVE):
         raise SubmitError(name, f"Initial status of a topology must be ACTIVE or INACTIVE, not {status}")
 

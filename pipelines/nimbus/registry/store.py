@@ -97,11 +97,7 @@ class Store:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let the threads of this process write one after another, in SQLite: who waits for its lock looks ever more seldom.
-
-        Raises:
-            RegistryError: It was not this thread's turn for `busy_seconds`.
-        """
+        """Let the threads of this process write one after another, in SQLite: who waits for its lock looks ever more seldom."""
         if self._writing is None:
             yield
             return

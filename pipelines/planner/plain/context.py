@@ -75,11 +75,7 @@ class PlainContext:
     def evaluated(
         self, table: Table, expression: str | Callable[..., Any], names: tuple[str, ...], label: str
     ) -> Evaluated:
-        """Return what Spark makes of an expression.
-
-        Raises:
-            NeedsSparkError: if the run has no Spark.
-        """
+        """Return what Spark makes of an expression."""
         if self.evaluate is None:
             raise NeedsSparkError(label)
         return self.evaluate(table, expression, names, label)
@@ -124,11 +120,7 @@ def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[
 
 
 def fitted(label: str, types: Sequence[str], rows: list[Row]) -> list[Row]:
-    """Return rows that a user's aggregator, updater or query function gave, in its declared types; without: as they are.
-
-    Raises:
-        FunctionError: a value is none of its type.
-    """
+    """Return rows that a user's aggregator, updater or query function gave, in its declared types; without: as they are."""
     convert = to_plain(tuple(types))
     if convert is None:
         return rows
