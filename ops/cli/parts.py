@@ -76,11 +76,7 @@ OnFresh = Annotated[
 
 
 def ports_of(text: str | None) -> list[int] | None:
-    """Read the slots of a supervisor, separated by commas.
-
-    Raises:
-        DefinitionError: One of them is no port.
-    """
+    """Read the slots of a supervisor, separated by commas."""
     try:
         return None if text is None else [PORT.taken(part.strip()) for part in text.split(",")]
     except OutOfBoundsError as error:
@@ -179,11 +175,7 @@ def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:
 
 
 def pairs(texts: list[str]) -> dict[str, str]:
-    """Read `name=value` texts as a mapping.
-
-    Raises:
-        DefinitionError: A text has no `=`.
-    """
+    """Read `name=value` texts as a mapping."""
     read = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -270,11 +270,7 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
 
 
 def _chosen(sliced: Sequence[FlowView], names: Sequence[str]) -> list[FlowView]:
-    """Return the flows asked for, those before whose slices others are made of.
-
-    Raises:
-        UnknownFlowError: if there is no such flow, or it has no slices.
-    """
+    """Return the flows asked for, those before whose slices others are made of."""
     known = [view.name for view in sliced]
     for name in names:
         if name not in known:
