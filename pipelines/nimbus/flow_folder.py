@@ -183,9 +183,6 @@ class FlowFolder:
         trigger_seconds: How often a stream looks for new events.
         settle_seconds: A file changed later than so long ago is left for the next look: it may not be whole yet.
         on_fresh_checkpoint: What to do where a checkpoint is gone and the tables are not: `refuse`, `continue`, `reset`.
-
-    Raises:
-        MissingPathError: There is no such folder.
     """
 
     def __init__(

@@ -85,13 +85,7 @@ class FirstGate:
 
 
 class BatchGroup:
-    """One batch group of a topology, ready to run.
-
-    Raises:
-        DefinitionError: if the plan does not compile; the text names the user's line.
-        SourceError: if the source cannot be read.
-        StateSchemaError: if a state that is there does not fit.
-    """
+    """One batch group of a topology, ready to run."""
 
     def __init__(
         self, spark: SparkSession, lake: Lake, topology: TridentTopology, spouts: tuple[nodes.SpoutNode, ...]

@@ -78,9 +78,6 @@ class QueryRunner:
     Args:
         spark: gives the session, if the query needs one.
         txid: read the states as of this txid; None: as of their last commit, each at one version a request.
-
-    Raises:
-        UnknownQueryError: if the topology has no such query stream.
     """
 
     def __init__(
