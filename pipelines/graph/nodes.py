@@ -682,11 +682,7 @@ class BatchWindowNode(
     channel: str
     delay: int = 0
     behind: bool = False
-
-    @property
-    def clock(self) -> str:
-        """Return what its clock goes by."""
-        return EVENTS
+    clock: ClassVar[str] = EVENTS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,9 +162,6 @@ class HdfsStore(Store):
         self._remove([version.file for version in self._versions(key) if version.born == _born(known)])
         self._prune(_folder_of_versions(key))
 
-    def copy(self, source: str, target: str) -> None:
-        self.put(target, self.read(source).data)
-
     def clock(self, folder: str) -> float:
         """Return the NameNode's time, of a file that is put to be dated."""
         draft = self._draft(f"/{folder}/clock".replace("//", "/"), b"")

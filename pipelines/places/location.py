@@ -255,10 +255,10 @@ Place = Path | Location
 """A folder or file of this host or of a store."""
 
 
-def on_disk(place: Place, what: str = "what was asked for") -> Path:
+def on_disk(place: Place) -> Path:
     """Return the path of a place on this host, for what works there alone."""
     if isinstance(place, Location) and not place.is_local:
-        raise RemoteLakeError(str(place), what)
+        raise RemoteLakeError(str(place), "what was asked for")
     return place.path if isinstance(place, Location) else place
 
 

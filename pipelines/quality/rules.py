@@ -129,10 +129,10 @@ def _pair_in_set(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Col
     return reduce(lambda left, right: left | right, conditions)
 
 
-def _columns(kwargs: Mapping[str, Any], operation: str, least: int = 2) -> list[str]:
+def _columns(kwargs: Mapping[str, Any], operation: str) -> list[str]:
     names = kwargs["column_list"]
-    if isinstance(names, str) or len(names) < least:
-        raise FunctionError(operation, f"column_list must name at least {least} columns, not {names!r}")
+    if isinstance(names, str) or len(names) < 2:
+        raise FunctionError(operation, f"column_list must name at least 2 columns, not {names!r}")
     return list(names)
 
 

@@ -57,7 +57,7 @@ class ExecutorError(TrideltaError):
         super().__init__(f"the executors of {master} cannot run this: {problem}", hint=hint)
 
 
-def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER_SECONDS) -> None:
+def check_executors(spark: SparkSession, lake: Place) -> None:
     """Send a cluster's executors the package, and see that they can work; once per application and lake.
 
     Args:
@@ -73,7 +73,7 @@ def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER
     with bounded_folder(lake, ".probe", mode=0o777) as folder:
         probe = folder / "probe"
         probe.write_bytes(b"tridelta\n")
-        _within(context, seconds, lambda: _ask(spark, lake, probe))
+        _within(context, ANSWER_SECONDS, lambda: _ask(spark, lake, probe))
     _asked.add(key)
 
 

@@ -492,7 +492,7 @@ class StreamRunner:
         entrance = self._group.entrance
         taken = entrance.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
         files = frozenset[str]().union(*taken)
-        position = Position(batch_id, files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
+        position = Position(files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
         started = time.monotonic()
         frame = frame.persist() if entrance.kept else frame
         try:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from pipelines import logs
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import FormerVersionError, LeaseHeldError, LeaseLostError
@@ -19,8 +18,6 @@ from pipelines.nimbus.registry.leases import Lease
 if TYPE_CHECKING:
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.trident.topology import TridentTopology
-
-logger = logs.logger(__name__)
 
 _POLL_SECONDS = 0.1
 
