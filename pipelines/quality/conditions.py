@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from decimal import Decimal
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
@@ -155,11 +156,8 @@ def _column(node: Mapping[str, Any], frame: Frame) -> Column:
         text = str(node["pass_through_filter"])
         return F.expr(spark_sql("row_condition", text))
     if kind in ("and", "or"):
-        children = [_column(child, frame) for child in _children(node)]
-        combined = children[0]
-        for child in children[1:]:
-            combined = combined & child if kind == "and" else combined | child
-        return combined
+        both = operator.and_ if kind == "and" else operator.or_
+        return reduce(both, [_column(child, frame) for child in _children(node)])
     name = _name(node)
     column = frame.column(name)
     if kind == "nullity":

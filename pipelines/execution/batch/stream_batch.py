@@ -278,9 +278,7 @@ class StreamBatch:
                 done.append(self._commit_large_channel(attempt, run, sink, frames[sink.node.id]))
             else:
                 done.append(self._commit_spark(attempt, sink, frames[sink.node.id]))
-        for sink in late:
-            done.append(self._commit_late(attempt, run, sink, claimed))
-        return done
+        return done + [self._commit_late(attempt, run, sink, claimed) for sink in late]
 
     def _room(self, attempt: _Attempt, sink: Sink, results: Mapping[str, tuple[pa.Table, float]]) -> Room | None:
         """See that a state's small results fit its totals."""
