@@ -177,10 +177,8 @@ def _questions(views: Sequence[FlowView], prefix: str) -> Any:
 
 def _example(views: Sequence[FlowView]) -> dict[str, Any] | None:
     """Return a question that can be launched as it is: the catalog's first state, its first rows. None without flows."""
-    for view in views:
-        for name in view.writers:
-            return {"ask": {"state": {"name": name, "key": {}}}, "rows": 50}
-    return None
+    first = next((name for view in views for name in view.writers), None)
+    return None if first is None else {"ask": {"state": {"name": first, "key": {}}}, "rows": 50}
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------
