@@ -244,9 +244,6 @@ def save_plan(topology: HasGraph, folder: Place) -> Place:
 
     Args:
         folder: `<lake>/checkpoints/<flow>/<group>`; made if it is not there.
-
-    Returns:
-        The file.
     """
     file = folder / PLAN_FILE
     stored = {
