@@ -145,9 +145,6 @@ def deploy(
     """Submit a flow, or update it if its code or its settings are others.
 
     Args:
-        context: Where it is told.
-        nimbus: Where.
-        flow: Its name.
         config: A `DeploymentConfig`, or a job's form with the same fields.
         wait_at_most: Seconds to wait until it runs; 0: not at all.
 

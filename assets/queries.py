@@ -49,11 +49,7 @@ def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict
 
 
 def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkResource) -> StoredAnswer:
-    """Ask the question. delta-rs reads a state alone; a query stream runs on Spark.
-
-    Raises:
-        UnknownStateError: the flow has not run yet.
-    """
+    """Ask the question. delta-rs reads a state alone; a query stream runs on Spark."""
     from pipelines.state.far_times import shown_rows
 
     opened: Lake = lake.lake()

@@ -79,11 +79,7 @@ def _name(entry: Entry) -> str:
 
 
 def look_at(spout: nodes.SpoutNode) -> Arrived | None:
-    """Count what has arrived for a stream; None for a source that is not a folder of files.
-
-    Raises:
-        StoreError: its store does not answer.
-    """
+    """Count what has arrived for a stream; None for a source that is not a folder of files."""
     path = spout.source.inner.path
     return None if path is None else arrived(place_of(path))
 

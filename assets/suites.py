@@ -32,11 +32,7 @@ def check_name(view: FlowView, state: str, check: Check | CheckResult) -> str:
 def check_table(
     view: FlowView, state: str, lake: LakeResource, spark: SparkResource, quality: QualityResource
 ) -> GateResult:
-    """Run a state's suite on its table.
-
-    Raises:
-        UnknownStateError: the flow has not run yet.
-    """
+    """Run a state's suite on its table."""
     return quality.validate_table(frame_of(lake.lake().state(state), spark), view.suites[state].checks, state)
 
 

@@ -119,7 +119,6 @@ class Upstream:
         view: the flow that reads them.
         graph: all assets and checks of the code location.
         instance: Dagster's, which knows what became of them.
-        lake: where they are.
     """
 
     def __init__(self, view: FlowView, graph: BaseAssetGraph[Any], instance: dg.DagsterInstance, lake: Lake) -> None:

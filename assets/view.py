@@ -29,7 +29,6 @@ def identifier(text: str, among: Iterable[str]) -> str:
     """Turn a text into a name that Dagster takes: ASCII's letters, digits and underscores.
 
     Args:
-        text: The name of a check.
         among: The names of all checks of its gate or suite: two that would become one name get their checksums.
     """
     name = _worded(text)
@@ -108,11 +107,7 @@ class FlowView:
 
     @classmethod
     def of(cls, spec: FlowSpec, settings: FlowSettings) -> FlowView:
-        """Build the flow's topology and look at it.
-
-        Raises:
-            DefinitionError: the topology is wrong, or does not fit what the catalog says of it, or Dagster does not take a name.
-        """
+        """Build the flow's topology and look at it."""
         topology = spec.topology(settings)
         view = cls(spec, settings, topology, topology.build())
         answers = (("query asset", question.name) for question in spec.queries)
@@ -249,12 +244,7 @@ class FlowView:
         return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.drawn_plan)
 
     def event_metadata(self, name: str, schema: dg.TableSchema) -> dict[str, Any]:
-        """Return the metadata of each event of a table, without the plan: the table's page shows it, and events are many.
-
-        Args:
-            name: The table.
-            schema: Its columns.
-        """
+        """Return the metadata of each event of a table, without the plan: the table's page shows it, and events are many."""
         own = {key: value for key, value in self.table_metadata(name).items() if key != "plan"}
         lineage = table_metadata.column_lineage(self.plan.lineage[name], self.keys)
         return {"dagster/column_schema": schema, "dagster/column_lineage": lineage, **own}
@@ -263,7 +253,6 @@ class FlowView:
         """Report what a commit has written: all of it, or one slice.
 
         Args:
-            name: The table.
             slice_: The slice; one that is no partition of the flow is told in the metadata alone.
             metadata: With `delta_version`.
         """

@@ -52,9 +52,6 @@ def store_for(lake: str, folder: Path) -> Iterator[str]:
 
     Yields:
         Sentences that say which store it is; empty: none is needed.
-
-    Raises:
-        NoStoreError, LocationError: there is none to start; the place is of another kind.
     """
     place = Location.of(lake)
     if place.is_local:
@@ -108,11 +105,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(command: list[str], port: int, given: Mapping[str, str]) -> Iterator[None]:
-    """Run a server until the block ends, which begins when it answers.
-
-    Raises:
-        TrideltaError: it does not.
-    """
+    """Run a server until the block ends, which begins when it answers."""
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, env=os.environ | dict(given), stdout=quiet, stderr=quiet) as process:
         try:

@@ -67,7 +67,6 @@ class FlowGroup:
         flows: Their assets.
         name: Begins the names of jobs, schedules and the sensor. Empty: all flows of the code location, for which housekeeping,
             rebalancing and the relaunch of failed slices run on a schedule, too.
-        schedules: When they run.
         faults: Why others cannot be loaded.
     """
 
@@ -128,14 +127,10 @@ def flow_definitions(
     """Return all that Dagster loads of some groups of flows. Starts nothing.
 
     Args:
-        groups: The flows.
         lake: The lake of the resources.
         resources: Whether to bring spark, lake, nimbus and quality.
         one_process: Whether a run keeps to one process: its steps share the Spark session. A process per step would start a
             JVM each.
-
-    Raises:
-        DefinitionError: Two flows name different sources alike.
     """
     flows = [flow for group in groups for flow in group.flows]
     wired = [_wired(group) for group in groups]

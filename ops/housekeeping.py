@@ -36,15 +36,9 @@ def tidied(
     """Tidy a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
 
     Args:
-        lake: The lake.
-        settings: The deployment.
-        kept: How long things stay.
         dry_run: Change nothing; count what would go.
         compacts: Also compact the tables of every flow, without Spark.
         compacts_files: Of those flows at least that were deployed from a file.
-
-    Raises:
-        TrideltaError: The registry cannot be opened.
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in

@@ -18,11 +18,6 @@ def topology_of(named: str) -> TridentTopology:
     """Return the flow of this name, or of this YAML file.
 
     A deployed file need not be there any more: its text is in the registry. The catalog comes first, as when a flow is submitted.
-
-    Raises:
-        UnknownFlowError: Neither the catalog nor the registry has such a flow.
-        FlowFileError: The file is no flow.
-        RegistryError: The catalog has no such flow, and the registry cannot be asked.
     """
     if named.endswith((".yaml", ".yml")):
         from pipelines.nimbus.deployed import from_file
@@ -45,9 +40,6 @@ def deployed_files(registry: str) -> dict[str, DeployedFlow]:
 
     Args:
         registry: The URL of its database.
-
-    Raises:
-        RegistryError: It cannot be asked.
     """
     from pipelines.nimbus.settings import registry_exists
 
@@ -68,11 +60,7 @@ def deployed_files(registry: str) -> dict[str, DeployedFlow]:
 
 
 def as_deployed(deployed: DeployedFlow) -> TridentTopology:
-    """Return a flow as its current version says.
-
-    Raises:
-        TrideltaError: It cannot be built here.
-    """
+    """Return a flow as its current version says."""
     from pipelines.nimbus.deployed import load
     from pipelines.nimbus.settings import NimbusSettings
 

@@ -227,8 +227,6 @@ def flows_sensor(
     One sensor for all flows: one per flow would be one tick per flow.
 
     Args:
-        views: The flows.
-        name: The sensor's.
         others: Whether there are alerts of all deployed flows, such as those of YAML files, and not of these alone.
         faults: Why flows cannot be loaded: its description says it.
     """

@@ -1,7 +1,5 @@
 """Tridelta's engine: usable from a notebook with Spark alone. Names load on first use, so importing it costs nothing."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

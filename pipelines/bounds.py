@@ -30,7 +30,6 @@ class Range:
 
     Attributes:
         least, most: The limits. There is no number without: NaN and infinities are never taken.
-        whole: Whether it must be a whole number.
     """
 
     least: float
@@ -48,9 +47,6 @@ class Range:
 
         Args:
             given: A number; or a text, from a command line or the environment, that is read as one.
-
-        Raises:
-            OutOfBoundsError
         """
         from pydantic import ValidationError
 
@@ -158,11 +154,7 @@ SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 
 
 def choice(given: object, choices: tuple[str, ...]) -> str:
-    """One of several words.
-
-    Raises:
-        OutOfBoundsError
-    """
+    """One of several words."""
     if not isinstance(given, str) or given not in choices:
         raise OutOfBoundsError(f"must be one of {', '.join(choices)}, not {shown(given)}")
     return given
@@ -173,11 +165,6 @@ def required(what: str, limit: Range, given: Any) -> Any:
 
     Args:
         what: Its name, for the error.
-        limit: The limits.
-        given: What was given.
-
-    Raises:
-        DefinitionError
     """
     try:
         return None if given is None else limit.taken(given)
@@ -186,11 +173,7 @@ def required(what: str, limit: Range, given: Any) -> Any:
 
 
 def required_choice(what: str, choices: tuple[str, ...], given: object) -> str:
-    """Return an argument of Python's that is one of several words.
-
-    Raises:
-        DefinitionError
-    """
+    """Return an argument of Python's that is one of several words."""
     try:
         return choice(given, choices)
     except OutOfBoundsError as error:
@@ -198,11 +181,7 @@ def required_choice(what: str, choices: tuple[str, ...], given: object) -> str:
 
 
 def required_master(what: str, given: str) -> str:
-    """Return a Spark master as Spark knows it.
-
-    Raises:
-        DefinitionError
-    """
+    """Return a Spark master as Spark knows it."""
     if not re.fullmatch(MASTER, given):
         known = "local, local[4], local[*], yarn, spark://HOST:PORT, k8s://..."
         raise DefinitionError(f"{what} must be a master of Spark, not {shown(given)}", hint=f"write one of {known}")
@@ -215,11 +194,7 @@ def own_master() -> str:
 
 
 def switch(text: str) -> bool:
-    """Read yes or no from the environment; an empty text is no.
-
-    Raises:
-        OutOfBoundsError
-    """
+    """Read yes or no from the environment; an empty text is no."""
     asked = text.strip().lower()
     if asked and asked not in SWITCH:
         raise OutOfBoundsError(f"must be 1 or 0, not {shown(text)}")

@@ -134,10 +134,6 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     """Return names and Spark SQL types of a schema as DDL: `"word string, n bigint"` -> `(("word", "string"), ...)`.
 
     The parser is sqlglot's, so that a topology can be defined and checked before there is a Spark session.
-
-    Raises:
-        DefinitionError: if the text is not a list of columns.
-        DuplicateFieldError: if a column is named twice.
     """
     import sqlglot
     from sqlglot import exp

@@ -137,11 +137,7 @@ def is_reference(name: str, value: object) -> bool:
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:
-    """Refuse secrets in place of references: what is deployed is stored.
-
-    Raises:
-        SecretError
-    """
+    """Refuse secrets in place of references: what is deployed is stored."""
     for name, value in settings.items():
         if is_secret(name) and not is_reference(name, value):
             raise SecretError(name, "a secret is not stored")
@@ -176,11 +172,7 @@ def resolved(name: str, value: str) -> str:
 
 
 def spark_values(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Spark settings as Spark takes them: texts, with each secret in place of its reference.
-
-    Raises:
-        SecretError
-    """
+    """Spark settings as Spark takes them: texts, with each secret in place of its reference."""
     return {name: resolved(name, str(value)) if is_secret(name) else str(value) for name, value in settings.items()}
 
 
@@ -199,11 +191,7 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def ordinary_opener(path: str, flags: int) -> int:
-    """For `open(opener=)`: an ordinary file. A pipe is not waited for.
-
-    Raises:
-        OSError
-    """
+    """For `open(opener=)`: an ordinary file. A pipe is not waited for."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -32,7 +32,6 @@ class ProcessIdentity:
     """A process, also after its end.
 
     Attributes:
-        pid: Its number.
         created: When it began, as seconds since 1970; what tells it where neither this nor another host's kernel tells more.
         boot: The boot of its host's kernel; empty where there is no `/proc`, and in records of earlier releases.
         ticks: When it began, in the kernel's ticks since the boot; 0 without a boot.

@@ -69,13 +69,11 @@ def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
     """Return the path of a folder of this host, which may be given as a `file:` URL.
 
     Args:
-        location: the path.
         what: is there.
         also: where else it might be.
 
     Raises:
         RemoteLocationError: It is a URL of another scheme. As a path it would be a folder `s3a:` in the working directory.
-        LocationError: It is on another host, or neither a URL nor a path.
     """
     text = str(location)
     scheme = scheme_of(text)
@@ -87,12 +85,7 @@ def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
 
 
 def any_folder(location: str | Path | Location, what: str) -> Place:
-    """Return the path of a folder of this host, or the place of one on a store.
-
-    Raises:
-        RemoteLocationError: it is on another kind of store.
-        LocationError: its name is none that all libraries read alike.
-    """
+    """Return the path of a folder of this host, or the place of one on a store."""
     if isinstance(location, Location):
         return location.path if location.is_local else location
     if scheme_of(str(location)) in ("s3", "s3a", "hdfs"):
@@ -101,12 +94,7 @@ def any_folder(location: str | Path | Location, what: str) -> Place:
 
 
 def home_folder() -> Path:
-    """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project.
-
-    Raises:
-        RemoteLocationError, LocationError: It is on another system.
-        FileAccessError: `~name` of nobody.
-    """
+    """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project."""
     chosen = os.environ.get("TRIDELTA_HOME")
     if not chosen:
         return PROJECT / ".tridelta"
@@ -114,11 +102,7 @@ def home_folder() -> Path:
 
 
 def expanded(path: Path, setting: str) -> Path:
-    """Return the absolute path of what may begin with `~`.
-
-    Raises:
-        FileAccessError: `~name` of nobody.
-    """
+    """Return the absolute path of what may begin with `~`."""
     try:
         return path.expanduser().absolute()
     except RuntimeError as error:
@@ -127,22 +111,14 @@ def expanded(path: Path, setting: str) -> Path:
 
 
 def private_among(paths: Iterable[str]) -> list[str]:
-    """Return the paths that lead to the system's own files, or to what a deployment keeps in its home beside lake and data.
-
-    Raises:
-        RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
-    """
+    """Return the paths that lead to the system's own files, or to what a deployment keeps in its home beside lake and data."""
     within = _own_folders()
     real = {path: os.path.realpath(path) + "/" for path in paths}
     return [path for path, there in real.items() if _OF_SYSTEM.match(there) or there.startswith(within)]
 
 
 def may_hold_private(folder: str) -> bool:
-    """Return whether what lies below a folder, links aside, may be of those: it is one of them, within one or above one.
-
-    Raises:
-        RemoteLocationError, LocationError, FileAccessError: The home is where it cannot be.
-    """
+    """Return whether what lies below a folder, links aside, may be of those: it is one of them, within one or above one."""
     there = os.path.realpath(folder).rstrip("/") + "/"
     if there == "/" or _OF_SYSTEM.match(there):
         return True
@@ -163,7 +139,6 @@ def refuse_unless_folder(path: Place, what: str) -> None:
     """Refuse a path that is there and is no folder, or lies beneath something that is none. A store has no such thing.
 
     Raises:
-        NotAFolderError
         FileAccessError: It cannot be looked at.
     """
     if isinstance(path, Location):
@@ -189,11 +164,7 @@ def refusal_of(error: OSError | ValueError, path: str) -> FileAccessError:
 
 @contextmanager
 def told(path: str) -> Iterator[None]:
-    """Around what is done with a file or folder; a full disk is told by whoever knows what is lost by it.
-
-    Raises:
-        FileAccessError: The file system refuses it.
-    """
+    """Around what is done with a file or folder; a full disk is told by whoever knows what is lost by it."""
     try:
         yield
     except OSError as error:

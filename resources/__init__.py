@@ -3,8 +3,6 @@
 Names are loaded when they are asked for: the command line uses this package's words for tables, and needs no Dagster for that.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

@@ -98,7 +98,6 @@ def of_gate(
     Args:
         view: The flow.
         lake: Where its quarantine is.
-        gate_check: The check.
         txids: The batches that are meant.
         slices: The slices that are meant; with neither, none.
     """

@@ -94,8 +94,6 @@ def alert(flow: str, wrong: list[str], environment: Mapping[str, str] = os.envir
     """Send an alert that a flow is in trouble, or (with nothing wrong) that it is well again.
 
     Args:
-        flow: The flow.
-        wrong: What is wrong, in sentences.
         environment: Its TRIDELTA_ALERT says where it goes; without it no alert is sent.
 
     Returns:

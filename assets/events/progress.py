@@ -67,12 +67,10 @@ class SeenFlow:
 
     Attributes:
         id: The submission; another one begins again.
-        version: The flow's version.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.
         committed_at: When these were committed: a table that is made anew has another commit at that version, or none.
         checks: By query and check: how many batches and failures were reported, and of which process (its pid).
-        wrong: What was wrong.
         unread: By table that could not be read: why.
         looks: the last looks at which it had come forward: lag in seconds, and rows per second.
         drawn_at: When its tables had plots last, in seconds since 1970.
@@ -116,8 +114,6 @@ class Progress:
     """Follows deployed flows.
 
     Args:
-        views: The flows of the catalog.
-        lake: Where their tables are.
         cursor: What the last look gave; None for the first one. One that cannot be read is none.
         schemas: Keeps the columns of tables from look to look, by folder.
         most: How many events a look tells, but for trouble; MOST_EVENTS without it. A commit is not cut in two.

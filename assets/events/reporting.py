@@ -82,11 +82,6 @@ class Reporter:
 
     An event costs Dagster's SQLite some 30 ms, mostly waiting for the disk, and a batch of nine days makes 36 of them: a
     thread writes them while Spark runs the next batch. What was reported stays if the run is killed later.
-
-    Args:
-        context: the running op or asset.
-        view: the flow.
-        lake: where its states are.
     """
 
     def __init__(self, context: dg.OpExecutionContext | dg.AssetExecutionContext, view: FlowView, lake: Lake) -> None:

@@ -35,7 +35,6 @@ class Checked:
 
     Attributes:
         name, expectation, action: What was asked, and what happens if it does not hold.
-        success: Whether it holds.
         rows, unexpected: Rows looked at, and those of them that violate it; None where that means nothing.
         said: What was observed, or why it could not be checked.
         failed_rows: Some that violate it; `reason` says why.
@@ -55,9 +54,7 @@ def html(title: str, facts: Mapping[str, Any], checks: Sequence[Checked]) -> str
     """Return the page.
 
     Args:
-        title: Its heading.
         facts: What stands below it, by name.
-        checks: The checks, in order.
     """
     failed = [check for check in checks if not check.success]
     verdict = f"{len(checks) - len(failed)} of {len(checks)} checks hold"

@@ -47,13 +47,7 @@ def grown(table: Place, version: int) -> Grown:
 
 
 class TablePlots:
-    """The plots of one table. It reads each commit once.
-
-    Args:
-        view: The flow.
-        lake: Where its tables are.
-        name: The table.
-    """
+    """The plots of one table. It reads each commit once."""
 
     def __init__(self, view: FlowView, lake: Lake, name: str) -> None:
         self._view, self._lake = view, lake

@@ -362,11 +362,7 @@ def top(
 
 
 def flow_and_file(text: str) -> tuple[str, Path | None]:
-    """Return a flow's name, and the YAML file that it comes from if one was named.
-
-    Raises:
-        FlowFileError: The file is no flow.
-    """
+    """Return a flow's name, and the YAML file that it comes from if one was named."""
     if not text.endswith((".yaml", ".yml")):
         return text, None
     from pipelines.flowmix import load_flow
@@ -376,11 +372,7 @@ def flow_and_file(text: str) -> tuple[str, Path | None]:
 
 
 def counts(pairs: Sequence[str] | None) -> dict[str, int]:
-    """Read `NAME=N` pairs.
-
-    Raises:
-        DefinitionError: One is not of that form.
-    """
+    """Read `NAME=N` pairs."""
     parallelism: dict[str, int] = {}
     for pair in pairs or ():
         name, _, number = pair.partition("=")
@@ -398,9 +390,6 @@ def counts(pairs: Sequence[str] | None) -> dict[str, int]:
 def settings_of(pairs: Sequence[str] | None) -> dict[str, Any]:
     """Read `K=V` pairs; a value is YAML: numbers, true, false, lists in brackets. Settings that are texts, and Spark's own,
     stay as they are written.
-
-    Raises:
-        DefinitionError: One is not of that form.
     """
     from pipelines.nimbus.flow_settings import TEXTS
 

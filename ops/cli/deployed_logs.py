@@ -26,7 +26,6 @@ class FlowLogs:
     Args:
         nimbus: Says where the flow runs; None: nobody can say, and it may be any slot of this machine.
         settings: Say where the logs lie.
-        flow: Its name.
     """
 
     def __init__(self, nimbus: Nimbus | None, settings: NimbusSettings, flow: str) -> None:
@@ -38,12 +37,7 @@ class FlowLogs:
         return [*sorted(self._home.glob("logs/*/*/worker.jsonl")), *sorted(self._home.glob("supervisors/*/*.jsonl"))]
 
     def slots(self) -> list[tuple[str, int]]:
-        """Return where the flow runs, or ran last.
-
-        Raises:
-            NotAliveError: It never had a place, and is not deployed.
-            RegistryError: The registry does not answer.
-        """
+        """Return where the flow runs, or ran last."""
         if self._nimbus is None:
             return []
         try:
@@ -56,11 +50,7 @@ class FlowLogs:
         return sorted(places)
 
     def lines(self, *, level: str | None, follow: bool, last: int) -> Iterator[Line]:
-        """Return the last lines, then what comes. Warnings of a worker itself count where the flow runs or ran last.
-
-        Raises:
-            NotAliveError, RegistryError: As `slots`.
-        """
+        """Return the last lines, then what comes. Warnings of a worker itself count where the flow runs or ran last."""
         own = {self._folder(*slot) / "worker.jsonl" for slot in self.slots()}
 
         def named() -> Sequence[Path]:

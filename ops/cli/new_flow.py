@@ -100,12 +100,10 @@ def write(flow: str, kind: str, folder: Path) -> Written:
     """Write the files of a flow into a package. Writes all files or no file; leaves existing files alone.
 
     Args:
-        flow: its name.
         kind: trident, flowmix or yaml.
         folder: the package; it is made if it is not there.
 
     Raises:
-        BadNameError: the flow cannot have this name.
         NewFlowError: the folder cannot be such a package, a file is there already, or the flow is in the catalog.
     """
     folder = folder.expanduser().absolute()

@@ -33,11 +33,7 @@ Parameters = ParamSpec("Parameters")
 
 
 def bounded(limit: Range) -> Callable[[Any], Any]:
-    """Return a reader of an option's number, within limits.
-
-    Args:
-        limit: The limits.
-    """
+    """Return a reader of an option's number, within limits."""
 
     def read(given: Any) -> Any:
         try:
@@ -80,11 +76,7 @@ OnFresh = Annotated[
 
 
 def ports_of(text: str | None) -> list[int] | None:
-    """Read the slots of a supervisor, separated by commas.
-
-    Raises:
-        DefinitionError: One of them is no port.
-    """
+    """Read the slots of a supervisor, separated by commas."""
     try:
         return None if text is None else [PORT.taken(part.strip()) for part in text.split(",")]
     except OutOfBoundsError as error:
@@ -126,7 +118,6 @@ def verb(
     """Return the decorator that makes a function a command of an app, `plainly`.
 
     Args:
-        app: The app.
         name: The command's name; by default the function's.
         panel: The part of the help that lists it.
     """
@@ -175,7 +166,6 @@ def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:
 
     Args:
         as_json: Which of the two.
-        plain: The result as plain data.
         show: Prints it for people.
     """
     if as_json:
@@ -185,11 +175,7 @@ def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:
 
 
 def pairs(texts: list[str]) -> dict[str, str]:
-    """Read `name=value` texts as a mapping.
-
-    Raises:
-        DefinitionError: A text has no `=`.
-    """
+    """Read `name=value` texts as a mapping."""
     read = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -257,9 +258,7 @@ def backfill(report: BackfillReport) -> None:
 
 def verified(report: VerifyReport) -> None:
     """Print the result of verify: one line per state and verdict, and each commit that differs."""
-    tally: dict[tuple[str, str], int] = {}
-    for finding in report.findings:
-        tally[finding.state, finding.verdict] = tally.get((finding.state, finding.verdict), 0) + 1
+    tally = Counter((finding.state, finding.verdict) for finding in report.findings)
     rows(
         f"{report.flow}: commits verified",
         [{"state": state, "verdict": verdict, "commits": n} for (state, verdict), n in tally.items()],

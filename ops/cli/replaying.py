@@ -55,11 +55,7 @@ def replay_quarantine(
 
 
 def selected(gates: Iterable[str], spouts: Iterable[str], reasons: Iterable[str], txids: str) -> Selection:
-    """Return a selection from the words of a form.
-
-    Raises:
-        DefinitionError: the txids are no range.
-    """
+    """Return a selection from the words of a form."""
     from pipelines.execution.replays.selection import Selection, txids_of
 
     first, last = txids_of(txids)

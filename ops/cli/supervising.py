@@ -103,11 +103,7 @@ def run_folder(folder: Path, *, trigger_seconds: float, on_fresh_checkpoint: str
 
 @contextmanager
 def logged(name: str) -> Iterator[None]:
-    """Log while the block runs: lines for people on standard error, JSON lines in the supervisor's file.
-
-    Args:
-        name: The supervisor's id.
-    """
+    """Log while the block runs: lines for people on standard error, JSON lines in the supervisor's file."""
     from pipelines.nimbus.settings import NimbusSettings
     from pipelines.nimbus.telemetry.log_files import configure
 

@@ -19,7 +19,6 @@ def flow_step(
     """Make a function the step of a flow in a job of all flows.
 
     Args:
-        view: The flow.
         verb: What the step does; its name is `<verb>_<flow>`.
         what: Its help text.
         after: What the step before has done; empty: it is the first.
@@ -44,7 +43,6 @@ def one_of(name: str, members: Iterable[str]) -> Any:
 
     Args:
         name: What the form calls it.
-        members: The choices.
     """
     chosen = {member: member for member in members} or {"none": "none"}
     return Enum(f"{name}_{crc32(repr(sorted(chosen)).encode()):08x}", chosen)
@@ -75,8 +73,6 @@ def one_step_job(
     Args:
         verb: What the job does.
         what: Its help text.
-        step: Its one step.
-        max_runtime_seconds: How long a run may take.
         example: The step's config with which the launchpad opens; none: the defaults of its fields.
     """
     opened_with: Any = {"ops": {step.name: {"config": dict(example)}}} if example is not None else None

@@ -79,7 +79,6 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
     """Make the jobs, each with a form that offers the flows, gates, queries and states of the catalog.
 
     Args:
-        views: The flows.
         prefix: Begins the names of jobs and ops.
     """
     by_name = {view.name: view for view in views}
@@ -178,10 +177,8 @@ def _questions(views: Sequence[FlowView], prefix: str) -> Any:
 
 def _example(views: Sequence[FlowView]) -> dict[str, Any] | None:
     """Return a question that can be launched as it is: the catalog's first state, its first rows. None without flows."""
-    for view in views:
-        for name in view.writers:
-            return {"ask": {"state": {"name": name, "key": {}}}, "rows": 50}
-    return None
+    first = next((name for view in views for name in view.writers), None)
+    return None if first is None else {"ask": {"state": {"name": first, "key": {}}}, "rows": 50}
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ class Found:
 
     Attributes:
         flow: whose slice it is.
-        slice: the slice.
         was: `failed` (its last run made it not), `missing` (a table does not hold it), or `stale` (the slice of another
             flow that it is made of was written since, or is made again now).
         why: in which table, and what was seen.
@@ -93,9 +92,7 @@ def find_slices(
     """Find the slices that failed, are missing or stale, by day, and within a day in the order of the flows.
 
     Args:
-        records: What became of the slices.
         views: The flows, those before whose slices others are made of.
-        slices: The slices to look at, by flow.
         most: How many are to be made again at most.
         stale: Whether stale ones are to be made again.
     """
@@ -273,11 +270,7 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
 
 
 def _chosen(sliced: Sequence[FlowView], names: Sequence[str]) -> list[FlowView]:
-    """Return the flows asked for, those before whose slices others are made of.
-
-    Raises:
-        UnknownFlowError: if there is no such flow, or it has no slices.
-    """
+    """Return the flows asked for, those before whose slices others are made of."""
     known = [view.name for view in sliced]
     for name in names:
         if name not in known:

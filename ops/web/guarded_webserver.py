@@ -49,7 +49,6 @@ class WebGuard:
     """An ASGI application around another: what is not to pass gets 403, a web socket is not opened.
 
     Args:
-        app: Dagster's web server.
         names: The host names that it answers to, without ports: a tunnel may have another one.
     """
 

@@ -49,11 +49,7 @@ def prepare_home(settings: FlowSettings) -> Path:
 
 
 def check_port(port: int) -> None:
-    """Refuse a port that is taken: Dagster would take another one, and nobody would know which.
-
-    Raises:
-        PortTakenError
-    """
+    """Refuse a port that is taken: Dagster would take another one, and nobody would know which."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As the server does it: a port that a stopped server has just left may be used at once.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -101,11 +97,7 @@ def _supervise() -> None:
 
 
 def _port(given: str | None) -> int:
-    """Return the port asked for, on the command line or in the environment.
-
-    Raises:
-        DefinitionError: It is none.
-    """
+    """Return the port asked for, on the command line or in the environment."""
     if given is not None:
         return int(required("--port", PORT, given))
     return int(required("TRIDELTA_UI_PORT", PORT, os.environ.get("TRIDELTA_UI_PORT") or DEFAULT_PORT))

@@ -41,9 +41,6 @@ def emitted(label: str, given: Any, width: int) -> list[Row]:
     """Return the rows that a Python function gave: of a generator, a list, one row, or None for no row.
 
     A row is a tuple of `width` values, or a bare value where one field is made.
-
-    Raises:
-        FunctionError: if a row has another number of values.
     """
     if given is None:
         return []
@@ -52,11 +49,7 @@ def emitted(label: str, given: Any, width: int) -> list[Row]:
 
 
 def row_of(label: str, item: Any, width: int) -> Row:
-    """One row as a tuple.
-
-    Raises:
-        FunctionError: if it has another number of values than there are fields.
-    """
+    """One row as a tuple."""
     row = item if isinstance(item, tuple) else tuple(item) if width > 1 and isinstance(item, list) else (item,)
     if len(row) != width:
         raise FunctionError(label, f"gives {len(row)} value(s) for {width} field(s): {item!r}")

@@ -154,8 +154,6 @@ class Running:
 
     Args:
         aggregator: any of the three contracts; those over columns too, by their plain form.
-        inputs: how many input fields.
-        outputs: how many fields it makes.
         batch: the batch's id, for `init(batch_id)`.
     """
 

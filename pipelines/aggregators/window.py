@@ -238,11 +238,7 @@ def _copied(given: Any) -> Any:
 
 
 def check_plain(name: str, state: State) -> None:
-    """Check whether a state is plain data.
-
-    Raises:
-        FunctionError: if it is not, naming the attribute.
-    """
+    """Check that a state is plain data."""
     items = state.items() if isinstance(state, dict) else [("state", state)]
     for attribute, value in items:
         culprit = _not_plain(value)
@@ -272,11 +268,7 @@ def _not_plain(value: Any) -> Any:
 
 
 def number(aggregator: str, field: str, value: Any) -> Any:
-    """Return a value that must be a number.
-
-    Raises:
-        AggregationError: if it is none.
-    """
+    """Return a value that must be a number."""
     from decimal import Decimal
 
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
@@ -296,11 +288,7 @@ def element_type(kind: str | None) -> str | None:
 
 
 def numeric_type(aggregator: str, field: str, types: Types) -> str | None:
-    """Return the type of a numeric field's values.
-
-    Raises:
-        AggregationError: if it is known and not numeric.
-    """
+    """Return the type of a numeric field's values."""
     kind = element_type(types.get(field))
     kind = kind and kind.lower()
     if kind is None or kind in ("void", "null"):

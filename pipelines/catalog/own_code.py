@@ -51,12 +51,7 @@ def imported(module: str, named: str) -> ModuleType:
     """Return the module of a flow's author.
 
     Args:
-        module: Its name.
         named: Who names it, for the error: `TRIDELTA_FLOWS`.
-
-    Raises:
-        DefinitionError: there is no such module.
-        FlowCodeError: it fails while it is imported.
     """
     if module not in sys.modules:
         # A file that has come since somebody looked for it is to be found.

@@ -3,8 +3,6 @@
 Names load on first use, so that a part of the engine that needs one module does not load all.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

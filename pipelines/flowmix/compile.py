@@ -36,9 +36,6 @@ def topology_of(flow: Flow, *, ordered: bool = False) -> TridentTopology:
     Args:
         flow: a built flow.
         ordered: its tables also get the clock and the order of each event, for tests that compare sequences.
-
-    Raises:
-        FlowError: if a stream cannot run on Spark as it is written (an `each` that does not say its schema).
     """
     return _FlowCompiler(flow, ordered=ordered).compile()
 

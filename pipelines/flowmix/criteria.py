@@ -54,7 +54,7 @@ class Criteria(ABC):
 
 @dataclass(frozen=True)
 class Leaf(Criteria):
-    """A condition on one field: `op` is one of OPERATIONS, `values` what it compares with.
+    """A condition on one field: `op` is the name of what makes it (`eq`, `has`, `range_`), `values` what it compares with.
 
     If the field has several values, one that fits is enough. An absent field fits `has_not` alone. Numbers compare as numbers,
     whatever their types; values of different kinds are neither equal nor before or after one another.
@@ -133,7 +133,6 @@ _SPARK: dict[str, Callable[[Any, Any], Any]] = {
     "lt": lambda value, wanted: value < wanted,
     "lte": lambda value, wanted: value <= wanted,
 }
-OPERATIONS = ("eq", "not_eq", "has", "has_not", "gt", "gte", "lt", "lte", "in_", "range_")
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,7 @@ from pipelines.windows.event import Event
 
 
 def made_of(operation: Each, event: Event, order: str) -> list[tuple[Event, str]]:
-    """Return the events that the function gives, in order, each with its order; a dict keeps the event's id and time.
-
-    Raises:
-        FunctionError: if it gives something else, or a field that its schema does not have.
-    """
+    """Return the events that the function gives, in order, each with its order; a dict keeps the event's id and time."""
     # A copy: what the function does to it must not reach the other ways along which the event goes.
     given = operation.function(event.with_fields({k: list(v) if isinstance(v, list) else v for k, v in event.items()}))
     if given is None:

@@ -155,7 +155,7 @@ class Flow:
         self._refuse_if_built(None)
         written = [replace(stream._start, operations=tuple(stream._operations)) for stream in self._begun.values()]
         flow = Flow(self.name, self.description, clock=self.clock, windows=self.windows)
-        flow.streams = MappingProxyType({definition.name: definition for definition in checked(self, written)})
+        flow.streams = MappingProxyType({definition.name: definition for definition in _Check(self, written).run()})
         flow.built = True
         return flow
 
@@ -254,20 +254,9 @@ def _check_source(flow: Flow, name: str, source: Any, std_input: bool | None) ->
             flow._refuse("the source's schema has no fields", name)
 
 
-def checked(flow: Flow, written: Sequence[StreamDefinition]) -> tuple[StreamDefinition, ...]:
-    """Check a whole flow (Flowmix rules 2, FlowDefsBuilder). Return the streams with their feeds and schemas.
-
-    Args:
-        flow: the flow that is built.
-        written: the streams as written.
-
-    Raises:
-        FlowError, FieldError: at the first fault.
-    """
-    return _Check(flow, written).run()
-
-
 class _Check:
+    """Checks a whole flow (Flowmix rules 2, FlowDefsBuilder), and gives the streams with their feeds and schemas."""
+
     def __init__(self, flow: Flow, written: Sequence[StreamDefinition]) -> None:
         self._flow, self._clock, self._at = flow.name, flow.clock, flow._here()
         self._streams = {stream.name: stream for stream in written}

@@ -43,11 +43,7 @@ PUBLIC = {events.ID: events.PUBLIC_ID, events.TIME: events.PUBLIC_TIME}
 
 
 def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: object) -> Types:
-    """Return the fields with their Spark SQL types.
-
-    Raises:
-        FlowError: if the type of a field is not known.
-    """
+    """Return the fields with their Spark SQL types."""
     unknown = [name for name, kind in (schema or {}).items() if not kind]
     if schema is not None and not unknown:
         return {name: kind for name, kind in schema.items() if kind}
@@ -103,11 +99,7 @@ class NodeChain:
         self.sides = sides_behind(operation, self.sides)
 
     def _check_fields(self, operation: ops.Operation) -> None:
-        """Behind an `each` that does not say its schema the fields are those that it was given.
-
-        Raises:
-            FieldError
-        """
+        """Behind an `each` that does not say its schema the fields are those that it was given."""
         require_fields(f'flow "{self.flow.name}", at {operation.at}', operation, self.types)
 
     def after(self, operation: ops.Operation) -> Types:

@@ -40,11 +40,7 @@ def by_stream(ways: Iterable[Sent]) -> dict[str, Schema | None]:
 
 
 def require_fields(where: str, operation: Operation, schema: Schema | None) -> None:
-    """Every field that an operation names is there; an open stream (None) may have any.
-
-    Raises:
-        FieldError: at the first that is not.
-    """
+    """Every field that an operation names is there; an open stream (None) may have any."""
     if schema is None:
         return
     for name in operation.named:

@@ -45,9 +45,6 @@ def content_of(path: Path) -> bytes:
 class Document:
     """One file's content, and where each part of it stands.
 
-    Args:
-        path: the file.
-
     Raises:
         FlowFileError: if it cannot be read, is no YAML, holds a tag, a key twice, or more than the limits.
     """

@@ -43,9 +43,6 @@ class Functions:
         Args:
             operation: for messages.
             name: one that was given, or `module.name` for what a module of the catalog defines itself and offers.
-
-        Raises:
-            FunctionError: if there is none.
         """
         if name in self._given:
             return self._given[name]

@@ -164,9 +164,6 @@ def tasks(grouping: Grouping, windows: Iterable[tuple[int, int]] = ()) -> dict[i
     Args:
         windows: what writes the channel of a window and what reads it: they are one operation of the original's, and have
             one number of tasks unless their states and sources demand different ones.
-
-    Raises:
-        ParallelismError: if a state demands more than a source of its class can use, or two states differ.
     """
     numbers: dict[int, int] = {}
     for members in _classes(grouping, windows):
@@ -232,7 +229,6 @@ class Bolt:
         nodes: the ids of the user's nodes whose last operation is here, in topological order. A bolt may have none: it
             makes partial values for an aggregate that ends in the next bolt, or it answers a query.
         operations: all its operations in the order of their creation.
-        tasks: in how many tasks it runs.
     """
 
     name: str
@@ -316,10 +312,6 @@ def layout(graph: nodes.Graph) -> Layout:
 
     A state query is put into the bolt that writes the state, as in the original. On Spark that is a way to read the plan
     and a rule for parallelism: wherever it runs, a query reads a committed version of the state's table.
-
-    Raises:
-        MixedSpoutsError: if a query stream meets a stream of another spout.
-        ParallelismError: if the bolts of a class cannot have the same number of tasks.
     """
     members = tuple(graph)
     known = _KNOWN.get(graph)

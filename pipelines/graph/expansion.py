@@ -29,14 +29,11 @@ class PlannedOperation:
 
     Attributes:
         kind: what it does, one or two words.
-        label: a short text for drawings.
         node: id of the user's node that it belongs to.
         name: the stream's name when it was made; bolts are named by it.
         hint, resources: what the user asked for, on the last operation of a node alone.
         repartition: how tuples get their task here; such an operation is in no bolt.
-        spout: whether tuples enter here.
         writes: the state that it holds (a persist or a static state).
-        reads: the state that it queries.
         partitions: the number of tasks that its state demands, if it does.
         max_parallelism: the most tasks that its source can use, if it says so.
     """
@@ -71,11 +68,7 @@ class Expansion:
 
 
 def expand(graph: nodes.Graph) -> Expansion:
-    """Return the operations of a graph, queries completed.
-
-    Raises:
-        MixedSpoutsError: if a query stream meets a stream of another spout.
-    """
+    """Return the operations of a graph, queries completed."""
     growing = Growing()
     for node in graph:
         above = tuple(growing.output[parent] for parent in node.parents)

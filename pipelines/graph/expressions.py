@@ -94,21 +94,12 @@ class _RowDialect(Spark):
 
 
 def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
-    """Return the columns that a Spark SQL expression reads, in order of appearance.
-
-    Raises:
-        FunctionError: if the text is not one expression over the fields of one tuple (an aggregate, a window, a
-            subquery, a parameter or a star is not), or calls a function that is not on the list.
-    """
+    """Return the columns that a Spark SQL expression reads, in order of appearance."""
     return distinct(column.parts[0].name for column in _read(operation, text)[0].find_all(exp.Column))
 
 
 def spark_sql(operation: str, text: str) -> str:
-    """Return the same expression as Spark gets it: rewritten from what was checked.
-
-    Raises:
-        FunctionError: as `fields_of_sql`.
-    """
+    """Return the same expression as Spark gets it: rewritten from what was checked."""
     return _read(operation, text)[1]
 
 

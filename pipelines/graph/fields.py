@@ -26,9 +26,6 @@ def checked_name(kind: str, name: object) -> str:
     """Return `name` if it is a legal name of a flow, state, stream or gate.
 
     Such names become folders and identifiers, so nothing but `[a-z][a-z0-9_]*` is let through (docs/architecture.md#safety).
-
-    Raises:
-        BadNameError: for anything else.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadNameError(kind, name)
@@ -49,11 +46,7 @@ def require(operation: str, names: FieldNames | None, available: Sequence[str]) 
 
 
 def storable(names: Sequence[str]) -> None:
-    """Check that the names can be columns of a Delta table.
-
-    Raises:
-        BadNameError: at the first one that cannot.
-    """
+    """Check that the names can be columns of a Delta table."""
     for name in names:
         if set(name) & set(" ,;{}()\n\t="):
             raise BadNameError("field", name, "cannot be a column of a Delta table: it holds a space or one of ,;{}()=")

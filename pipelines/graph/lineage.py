@@ -51,9 +51,6 @@ def lineage(topology: HasGraph, node_id: int) -> dict[str, tuple[Origin, ...]]:
 
     A function, aggregator, reducer, updater or query function may know better: its attribute `lineage`, a mapping from
     outputs to the inputs that each comes from, wins for the outputs that it names.
-
-    Raises:
-        FieldError: if a declared lineage names an input that the function does not have.
     """
     lineages: dict[int, Lineage] = {}
     for node in topology.graph.ancestors(node_id):
@@ -69,11 +66,7 @@ def all_of(origins: Iterable[tuple[Origin, ...]]) -> tuple[Origin, ...]:
 def made(
     function: Any, inputs: Mapping[str, tuple[Origin, ...]], outputs: Iterable[str], more: tuple[Origin, ...] = ()
 ) -> dict[str, tuple[Origin, ...]]:
-    """Return the origins of a function's outputs: as it declares them, else all of its inputs and `more`.
-
-    Raises:
-        FieldError: if it declares an input that it does not have.
-    """
+    """Return the origins of a function's outputs: as it declares them, else all of its inputs and `more`."""
     declared: Mapping[str, Sequence[str]] = getattr(function, "lineage", None) or {}
     for name in (name for names in declared.values() for name in names):
         if name not in inputs:

@@ -137,9 +137,6 @@ def check_all_known(by: str, known: Iterable[type[Node]], elsewhere: Iterable[ty
         by: the evaluator, for the message.
         known: the classes that it evaluates. A derived class has a case of its own.
         elsewhere: those that it leaves to others.
-
-    Raises:
-        TypeError: if it has forgotten one.
     """
     forgotten = sorted(kind.__name__ for kind in set(classes()) - {*known, *elsewhere})
     if forgotten:
@@ -685,11 +682,7 @@ class BatchWindowNode(
     channel: str
     delay: int = 0
     behind: bool = False
-
-    @property
-    def clock(self) -> str:
-        """Return what its clock goes by."""
-        return EVENTS
+    clock: ClassVar[str] = EVENTS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ def as_rows(width: int, convert: Convert | None, given: Any) -> list[tuple[Any, 
     """Return the rows that a function gave: what a generator yields, the items of a list, or one row.
 
     Args:
-        width: how many values a row has.
         convert: makes of a row what its types hold; None: nothing is to do.
 
     Raises:

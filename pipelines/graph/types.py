@@ -49,9 +49,6 @@ def check_meeting(operation: str, places: Iterable[Iterable[tuple[str, str | Non
     Args:
         operation: what brings them together.
         places: for each place where fields meet their names and types.
-
-    Raises:
-        FunctionError: at the first two that do not.
     """
     for fields in places:
         known = [(name, kind, sort) for name, kind in fields if kind and (sort := _sort(kind))]

@@ -1,7 +1,5 @@
 """Keep a lake fast and small while its flows run: functions that return typed reports. Names load on first use."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

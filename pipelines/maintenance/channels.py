@@ -144,7 +144,6 @@ def clocks_of(
 
     Args:
         readers: of each channel of the flow.
-        groups: the checkpoints of the flow.
 
     Returns:
         None where no reader has windows: nothing waits.

@@ -42,7 +42,6 @@ class ClusteringReport(Report):
     """A state table before and after.
 
     Attributes:
-        state: its name; `layout`: as declared.
         by_before, by_after: the columns it is clustered by; none: as its layout has it.
         table: files, bytes, rows and the latency of a read of ten keys, before and after.
         seconds: of everything, waiting for locks included.
@@ -79,14 +78,8 @@ def recluster(
 
     Args:
         spark: a session; None if the state is not large.
-        lake: where it is.
-        state: its name.
         by: keys of a log or map state, columns of a table of rows, most important first; none: as its layout has it.
         open_generations: as of `compact`.
-
-    Raises:
-        UnknownStateError, FieldError
-        LockedError: a backfill or a compaction holds the flow for too long.
     """
     started, table = time.monotonic(), lake.state(state)
     declared, columns = table.declared, tuple(by)

@@ -49,11 +49,7 @@ KEPT = Retention(quarantine_days=None, wait_seconds=600.0)
 
 
 def kept_here(state_hours: float | None, channel_hours: float | None) -> Retention:
-    """Return KEPT as the environment of this process says otherwise, with what was given on top.
-
-    Raises:
-        RetentionSettingError: a variable is no retention.
-    """
+    """Return KEPT as the environment of this process says otherwise, with what was given on top."""
     given = {"state_hours": state_hours, "channel_hours": channel_hours}
     chosen = {name: hours for name, hours in given.items() if hours is not None}
     return Retention.from_environment(KEPT, quarantine_days=KEPT.quarantine_days, **chosen)
@@ -121,12 +117,7 @@ def compact(
 
 
 def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
-    """Compact a flow's quarantine alone, without Spark.
-
-    Raises:
-        UnknownStateError: the flow has none.
-        LockedError: a backfill or another compaction holds the flow for too long.
-    """
+    """Compact a flow's quarantine alone, without Spark."""
     table = lake.quarantine(flow)
     work = _Compaction(None, lake, flow, keep)
     with work.alone(checkpoints_of(lake, flow), None):

@@ -159,7 +159,6 @@ def merge(
     leaves as many files as generations. That takes Spark; within a partition delta-rs does it in milliseconds.
 
     Args:
-        writer: the table's.
         spark: a session, or None.
         table: the version to read.
         closed: what may be rewritten by delta-rs, which removes the files that it has read and no others.

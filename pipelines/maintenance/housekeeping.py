@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.runners.bounded_inputs import RUN_PREFIX
-from pipelines.graph.fields import is_name
 from pipelines.maintenance.compaction import compact, compact_quarantine
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, HousekeepingReport, Retention, timed
 from pipelines.maintenance.old_files import (
@@ -41,11 +40,9 @@ from pipelines.maintenance.old_files import (
 from pipelines.maintenance.refused import old_rows
 from pipelines.maintenance.report import CompactionReport
 from pipelines.places.location import Location
-from pipelines.state.delta_log import has_log
-from pipelines.surroundings import refuse_unless_folder
+from pipelines.state.lake import Lake, tables_in
 
 if TYPE_CHECKING:
-    from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
@@ -187,11 +184,7 @@ def _raise(error: TrideltaError) -> HousekeepingItem:
 
 def quarantines(lake: Lake) -> list[str]:
     """Return the flows that have a quarantine."""
-    folder = lake.root / "quarantine"
-    refuse_unless_folder(folder, "the lake's quarantine")
-    if not folder.is_dir():
-        return []
-    return sorted(path.name for path in folder.iterdir() if is_name(path.name) and has_log(path))
+    return tables_in(lake.root / "quarantine", "the lake's quarantine")
 
 
 def _tables_of(flow: TridentTopology | str) -> str:

@@ -112,7 +112,6 @@ class StoreFolders:
 
     Attributes:
         what: They are, for people.
-        root: Where they lie.
         pattern: Of their names below `root`, such as `*/*.replaced`.
     """
 

@@ -65,12 +65,9 @@ class FoldPlan:
     """The rewrite of one commit of a compaction.
 
     Attributes:
-        closed: the generations.
         slices: slices whose closed rows become one row per key.
         rolls_up: whether a roll-up over all slices is written in the same commit.
         since: generation of the roll-up that is there; the new one is that and the generations since.
-        rows: stored rows that are read.
-        bytes: their size.
         by: the keys to sort by before all others.
     """
 
@@ -107,7 +104,6 @@ def plan_fold(
     """Return what a log state needs.
 
     Args:
-        parts: its partitions.
         closed: which of them may be rewritten.
         by: the keys to sort by before all others.
         rewrite_all: rewrite all that is closed, however it lies.

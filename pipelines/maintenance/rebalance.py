@@ -24,8 +24,6 @@ class TableLoad:
     """A state table that a query writes, as its readers find it.
 
     Attributes:
-        name: of the state.
-        bytes: of its data files.
         clustered_by: the key columns that its files are sorted by, most important first.
         asked_by: the key columns that most reads name; empty: not known.
     """
@@ -47,10 +45,8 @@ class Figures:
         backlog: what waited at the source behind each of them, in the source's own measure.
         rows_per_second: over these batches.
         partitions: of its shuffles, and of its state if it has windows.
-        cores: that its application has for it.
         state_rows: rows in the state store; None: it has no windows.
         partition_rows: of the state, by partition; empty: not known.
-        tables: that it writes.
     """
 
     query: str
@@ -150,8 +146,6 @@ def look_of_beat(query: str, beat: Mapping[str, Any], *, cores: int, tables: Seq
     Args:
         query: `<flow>/<group>`.
         beat: the figures of its last beat, as JSON.
-        cores: that its application has for it.
-        tables: that it writes.
     """
     return Figures(
         query=query,

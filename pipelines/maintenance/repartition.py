@@ -172,9 +172,7 @@ class RepartitionReport(Report):
     """The result of a repartition.
 
     Attributes:
-        flow: its name; `group`: the query's.
         before: partitions before; None: nobody has said a number, and no batch has run.
-        after: partitions now.
         wanted: those asked for.
         stateful: whether there was state to be dealt out again; else the number counts from the next start on.
         batch: the batch id that Spark used for it, which is left out of the txids; None: none was.

@@ -3,8 +3,6 @@
 Names are loaded when they are asked for: the planner needs neither Spark nor a database.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

@@ -36,7 +36,6 @@ class Cluster:
     """The statuses of one registry.
 
     Args:
-        store: The registry's database.
         settings: Their time-outs say who is silent and who is dead.
     """
 

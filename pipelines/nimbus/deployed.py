@@ -40,7 +40,6 @@ class DeployedQuery:
 
     Attributes:
         task: Its number, from 1.
-        group: Its batch group.
         components: The streams that it reads and the states that it writes.
         inputs: Groups that write the channels that it reads.
         partitions: Its number of shuffle partitions where somebody has asked for one; else None.
@@ -67,7 +66,6 @@ def content_of(
     """Return the content of a version.
 
     Args:
-        topology: The flow.
         definition: Where it is found (`kind`, `name`, and for YAML `text` and `file`).
         workers: The most worker processes that it may have.
         parallelism: Component (stream or state) to tasks; beside the hints of the topology itself.
@@ -76,7 +74,6 @@ def content_of(
 
     Raises:
         SubmitError: A setting is unknown or of another kind; a component is unknown.
-        RebalanceError: A query with windows is to have more partitions than windows have buckets.
         DeployError: The flow has no stream with a source.
     """
     from pipelines.flowmix.flow import BATCH
@@ -114,12 +111,8 @@ def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelis
     """Check that no partition stays empty for ever: windows lie in a fixed number of buckets.
 
     Args:
-        flow: Its name.
         queries: `definition["queries"]` of its content.
         parallelism: Component to tasks.
-
-    Raises:
-        RebalanceError: A component of a query with windows asks for more.
     """
     from pipelines.windows import BUCKETS
 
@@ -216,7 +209,6 @@ def unreadable(flow: DeployedFlow, error: Exception) -> DeployError:
     """Return the error of a flow whose version in the registry is no such record.
 
     Args:
-        flow: The flow.
         error: What came of reading it.
     """
     problem = f"version {flow.version.number} in the registry cannot be read: {type(error).__name__}: {error}"
@@ -232,12 +224,10 @@ def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
     """Return the topology of a deployed flow's current version.
 
     Args:
-        flow: The flow.
         folder: Where a YAML version's text is written to, to be read from.
 
     Raises:
         DeployError: The code is no longer what was deployed.
-        TrideltaError: The flow cannot be built.
     """
     from pipelines.flowmix.flow import CHANNELS, default_windows
 
@@ -260,21 +250,13 @@ def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
 
 
 def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
-    """Return a flow of the catalog and its definition.
-
-    Raises:
-        UnknownFlowError: The catalog has no such flow.
-    """
+    """Return a flow of the catalog and its definition."""
     settings = FlowSettings.from_environment()
     return catalog.flow(name).topology(settings), {"kind": CATALOG, "name": name, "home": str(settings.home)}
 
 
 def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
-    """Return a flow written as YAML and its definition, which holds the whole text.
-
-    Raises:
-        FlowFileError: The file is no flow.
-    """
+    """Return a flow written as YAML and its definition, which holds the whole text."""
     from pipelines.flowmix.compile import as_topology
     from pipelines.flowmix.yaml_form import load_flow
 
@@ -301,7 +283,6 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
     """Return twelve digits for the file in which a flow of the catalog is written.
 
     Args:
-        name: The flow.
         loaded: take the file as it was when this process first asked, which is as good as when it was imported; else as it is.
     """
     file = _source_of(catalog.flow(name).build)

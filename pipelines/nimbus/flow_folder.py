@@ -112,7 +112,6 @@ def by_flow(files: list[FlowFile], owners: Mapping[str, Path]) -> tuple[dict[str
     """Return the files by the flow that they define, and the files whose flow another file defines.
 
     Args:
-        files: The files.
         owners: The files of the flows that are deployed: those keep their names, even while they are faulty.
     """
     faulty = {file.path for file in files if file.flow is None}
@@ -180,14 +179,10 @@ class FlowFolder:
     They share a Spark application, apart from those of other deployed flows. In it a changed flow restarts by itself.
 
     Args:
-        nimbus: Runs the flows.
         folder: A folder with `*.yaml` and `*.yml`, a flow each.
         trigger_seconds: How often a stream looks for new events.
         settle_seconds: A file changed later than so long ago is left for the next look: it may not be whole yet.
         on_fresh_checkpoint: What to do where a checkpoint is gone and the tables are not: `refuse`, `continue`, `reset`.
-
-    Raises:
-        MissingPathError: There is no such folder.
     """
 
     def __init__(
@@ -222,11 +217,7 @@ class FlowFolder:
     # --- watching ---------------------------------------------------------------------------------------------------
 
     def look(self) -> list[Happening]:
-        """Look at the folder once and have done what its files say. Returns what has happened since the last look.
-
-        Raises:
-            RegistryError: The registry does not answer.
-        """
+        """Look at the folder once and have done what its files say. Returns what has happened since the last look."""
         if not self._adopted:
             self._adopt()
         try:
@@ -300,11 +291,7 @@ class FlowFolder:
         self.deployed[name] = _WatchedFlow(file, CHANGED if changed else STARTED, seen.version, former, seen.problem)
 
     def _refuse_others(self, name: str) -> None:
-        """Refuse a flow that somebody else has deployed.
-
-        Raises:
-            AlreadyAliveError
-        """
+        """Refuse a flow that somebody else has deployed."""
         with suppress(NotAliveError):
             raise AlreadyAliveError(name, self._nimbus.flow(name).status)
 
@@ -425,9 +412,7 @@ def watch(folder: FlowFolder, supervisor: SupervisorProcess, *, poll_seconds: fl
     """Look at a folder until `supervisor.ending` is set, then have its flows drained. Workers that have nothing else end.
 
     Args:
-        folder: The folder.
         supervisor: It supervises this host's slots meanwhile, unless another process does.
-        poll_seconds: How often to look.
     """
     own = False
     while not (supervisor.ending.is_set() and not folder.deployed and not supervisor.empties):
@@ -450,12 +435,7 @@ def run_once(runtime: Runtime, folder: Path, *, on_fresh_checkpoint: str = REFUS
     """Run what the sources of all flows of a folder hold now, a flow after the other.
 
     Args:
-        runtime: Runs them.
-        folder: The folder.
         on_fresh_checkpoint: As for `FlowFolder`.
-
-    Raises:
-        MissingPathError: There is no such folder.
     """
     reporter = _FolderLog()
     files = FlowFiles(folder, settle_seconds=0.0).read()

@@ -119,11 +119,7 @@ _KINDS = {
 
 
 def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
-    """Check that settings are known, and each of its kind to the last element.
-
-    Raises:
-        SubmitError
-    """
+    """Check that settings are known, and each of its kind to the last element."""
     for name in settings:
         if name not in SETTINGS:
             raise SubmitError(flow, f"unknown setting {shown(name)}; settings are {', '.join(sorted(SETTINGS))}")
@@ -140,11 +136,7 @@ def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
 
 
 def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence[str]) -> None:
-    """Check that the flow has the queries that its user-defined workers name.
-
-    Raises:
-        SubmitError
-    """
+    """Check that the flow has the queries that its user-defined workers name."""
     named = {name for worker in settings.get("user_workers", ()) for name in worker["components"]}
     if unknown := sorted(named - set(queries)):
         raise SubmitError(
@@ -181,9 +173,6 @@ def check_form(flow: str, settings: Mapping[str, Any]) -> None:
     Args:
         flow: The flow, for the error.
         settings: As a form has given them, not checked yet.
-
-    Raises:
-        UnknownFormSettingError, FormSettingError
     """
     for name in settings:
         if name not in SETTINGS:

@@ -41,10 +41,8 @@ class Judged:
     """The decision for one flow.
 
     Attributes:
-        flow: Its name.
         decisions: One a query that runs, with the look that it rests on.
         request: What a rebalance is to ask for, as `Nimbus.rebalance` takes it; empty: nothing.
-        why_not: Why there are no decisions.
     """
 
     flow: str
@@ -96,7 +94,6 @@ def judge(
     """Decide what to change, from the figures of deployed flows.
 
     Args:
-        nimbus: Where they are deployed.
         flows: Their names; None: all.
         clock: Seconds since 1970.
 
@@ -225,8 +222,6 @@ def table_loads(lake: Lake, flow: DeployedFlow, states: Iterable[str]) -> tuple[
     """Return the tables whose readers ask by some columns (setting `clustering`); those that are not made yet are left out.
 
     Args:
-        lake: Where they are.
-        flow: The deployed flow.
         states: Which of its states.
     """
     asked = asked_columns(flow.settings)
@@ -252,12 +247,7 @@ def recluster_all(lake: Lake, tables: Mapping[str, Sequence[str]]) -> list[Clust
     Starts Spark: a table that is worth it has 64 MB at least.
 
     Args:
-        lake: Where they are.
         tables: State to columns, most important first.
-
-    Raises:
-        FieldError: A state has no such column.
-        LockedError: A backfill or a compaction holds the flow for too long.
     """
     if not tables:
         return []

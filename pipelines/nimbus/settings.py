@@ -131,20 +131,12 @@ def registry_url(settings: FlowSettings | None = None) -> str:
 
 
 def registry_exists(url: str) -> bool:
-    """Return whether the registry may be there; False for a SQLite file that is missing. Opens no database and makes none.
-
-    Args:
-        url: The registry's database.
-    """
+    """Return whether the registry may be there; False for a SQLite file that is missing. Opens no database and makes none."""
     return not url.startswith(_SQLITE) or Path(unquote(url.removeprefix(_SQLITE).partition("?")[0])).exists()
 
 
 def _taken(name: str, told_as: str, given: Any) -> Any:
-    """Return the value of a setting; texts of the environment are read.
-
-    Raises:
-        SettingError: It is not what the setting can be.
-    """
+    """Return the value of a setting; texts of the environment are read."""
     try:
         if name == "ports":
             return _ports(given)

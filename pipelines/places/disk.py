@@ -85,9 +85,6 @@ class DiskStore(Store):
             with self._alone(key):
                 file.unlink(missing_ok=True)
 
-    def copy(self, source: str, target: str) -> None:
-        self.put(target, self.read(source).data)
-
     def clock(self, folder: str) -> float:
         return time.time()
 

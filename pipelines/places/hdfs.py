@@ -162,9 +162,6 @@ class HdfsStore(Store):
         self._remove([version.file for version in self._versions(key) if version.born == _born(known)])
         self._prune(_folder_of_versions(key))
 
-    def copy(self, source: str, target: str) -> None:
-        self.put(target, self.read(source).data)
-
     def clock(self, folder: str) -> float:
         """Return the NameNode's time, of a file that is put to be dated."""
         draft = self._draft(f"/{folder}/clock".replace("//", "/"), b"")
@@ -177,7 +174,6 @@ class HdfsStore(Store):
         """Return what a file holds now.
 
         Raises:
-            FileNotFoundError
             StoreError: versions of another file of its name are beside it.
         """
         file = self._status(f"/{key}")
@@ -282,11 +278,7 @@ class HdfsStore(Store):
             folder = folder.rpartition("/")[0]
 
     def _told(self, key: str, work: Callable[[], T]) -> T:
-        """Do something with the store; what it refuses is said in a sentence.
-
-        Raises:
-            FileNotFoundError, FileExistsError, StoreError
-        """
+        """Do something with the store; what it refuses is said in a sentence."""
         place = f"hdfs://{self._name}/{key.lstrip('/')}"
         try:
             return work()

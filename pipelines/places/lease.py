@@ -52,11 +52,9 @@ class Lease:
     """A lease that this process holds, until `release`.
 
     Args:
-        file: its file.
         flow: for messages.
         id_: what tells its puts from those of every other lease.
         put: the tag of the file as this process has put it, and when it began to.
-        seconds: how long it lasts.
     """
 
     def __init__(self, file: Location, flow: str, id_: str, put: tuple[str, float], seconds: float = SECONDS) -> None:
@@ -68,11 +66,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """See that it is still held.
-
-        Raises:
-            LeaseLostError
-        """
+        """See that it is still held."""
         late = now() - self._since
         if not self._lost and late > self._seconds * 0.75:
             self._lost = f"it could not be put anew for {late:.0f} seconds"
@@ -119,13 +113,9 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
     """Hold a lease while the block runs.
 
     Args:
-        file: its file.
         flow: for messages.
         wait_seconds: how long to wait for another holder.
         seconds: how long it lasts unless it is put anew.
-
-    Raises:
-        LockedError: another process holds it for too long.
     """
     id_ = uuid4().hex
     lease = Lease(file, flow, id_, _taken(file, flow, id_, wait_seconds, seconds), seconds)

@@ -116,11 +116,7 @@ class Location:
 
     @property
     def path(self) -> Path:
-        """Return the path on this host.
-
-        Raises:
-            LocationError: it is not on this host.
-        """
+        """Return the path on this host."""
         if not self.is_local:
             raise LocationError(str(self), "it is no folder of this host")
         return Path("/", self.key)
@@ -183,11 +179,7 @@ class Location:
         )
 
     def relative_to(self, other: Location) -> Path:
-        """Return the path that leads from another place to it.
-
-        Raises:
-            ValueError: it does not lie there.
-        """
+        """Return the path that leads from another place to it."""
         if not self.is_relative_to(other):
             raise ValueError(f"{self} is not in {other}")
         return Path(*self.parts[len(other.parts) :])
@@ -206,21 +198,13 @@ class Location:
         return next(iter(self.store.entries(self.key)), None) is not None
 
     def stat(self) -> Stat:
-        """Return size and time of a file.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return size and time of a file."""
         entry = self.store.entry(self.key)
         return Stat(entry.size, entry.modified)
 
     @property
     def version(self) -> str:
-        """Return what tells a file from another one of its name.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return what tells a file from another one of its name."""
         return self.store.entry(self.key).version
 
     def iterdir(self) -> Iterator[Location]:
@@ -240,19 +224,11 @@ class Location:
                 yield place
 
     def read_bytes(self) -> bytes:
-        """Return a file's content.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return a file's content."""
         return self.store.read(self.key).data
 
     def beginning(self, most: int) -> bytes:
-        """Return the first bytes of a file.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return the first bytes of a file."""
         return self.store.part(self.key, 0, most)
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -264,11 +240,7 @@ class Location:
         return len(data)
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove a file.
-
-        Raises:
-            FileNotFoundError: there is none, unless it may be missing.
-        """
+        """Remove a file."""
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(str(self))
         self.store.delete(self.key)
@@ -283,14 +255,10 @@ Place = Path | Location
 """A folder or file of this host or of a store."""
 
 
-def on_disk(place: Place, what: str = "what was asked for") -> Path:
-    """Return the path of a place on this host, for what works there alone.
-
-    Raises:
-        RemoteLakeError: it is on a store.
-    """
+def on_disk(place: Place) -> Path:
+    """Return the path of a place on this host, for what works there alone."""
     if isinstance(place, Location) and not place.is_local:
-        raise RemoteLakeError(str(place), what)
+        raise RemoteLakeError(str(place), "what was asked for")
     return place.path if isinstance(place, Location) else place
 
 
@@ -341,11 +309,7 @@ def scheme_of(text: str) -> str | None:
 
 
 def path_of_url(url: str) -> Path:
-    """Return the path that a `file:` URL names.
-
-    Raises:
-        LocationError: it is on another host.
-    """
+    """Return the path that a `file:` URL names."""
     here = _HERE.match(url)
     if here is None:
         raise LocationError(url, "it is on another host")

@@ -42,7 +42,6 @@ class Stored:
     """A file as it was read.
 
     Attributes:
-        data: its content.
         tag: what tells this content from another one under the same key.
     """
 
@@ -68,15 +67,11 @@ class Entry:
 
 
 class Store(ABC):
-    """Keeps files by key; a key is a path without a slash at its ends."""
+    """Keeps files by key; a key is a path without a slash at its ends. Reading what is not there is a FileNotFoundError."""
 
     @abstractmethod
     def read(self, key: str) -> Stored:
-        """Return a file.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return a file."""
 
     def tag(self, key: str) -> str | None:
         """Return the tag of a file, None if there is none."""
@@ -87,18 +82,10 @@ class Store(ABC):
 
     @abstractmethod
     def part(self, key: str, start: int, length: int) -> bytes:
-        """Return some bytes of a file, fewer where it ends before.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return some bytes of a file, fewer where it ends before."""
 
     def end(self, key: str, length: int) -> bytes:
-        """Return the last bytes of a file, fewer where it has no more.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return the last bytes of a file, fewer where it has no more."""
         return self.part(key, max(0, self.entry(key).size - length), length)
 
     @abstractmethod
@@ -115,11 +102,7 @@ class Store(ABC):
 
     @abstractmethod
     def entry(self, key: str) -> Entry:
-        """Return size and time of a file.
-
-        Raises:
-            FileNotFoundError
-        """
+        """Return size and time of a file."""
 
     def size(self, key: str) -> int | None:
         """Return the bytes of a file, None if there is none."""
@@ -140,13 +123,9 @@ class Store(ABC):
     def delete(self, key: str) -> None:
         """Remove a file, if it is there."""
 
-    @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Put a copy of a file, whatever is there.
-
-        Raises:
-            FileNotFoundError: there is no source.
-        """
+        """Put a copy of a file, whatever is there."""
+        self.put(target, self.read(source).data)
 
     @abstractmethod
     def clock(self, folder: str) -> float:

@@ -1,7 +1,5 @@
 """From a graph to what Spark runs. Names load on first use: a topology can be planned and drawn without Spark."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

@@ -150,7 +150,6 @@ class PlanChanges:
     """What would change.
 
     Attributes:
-        flow: the flow's name.
         deployed_at: when a run stored the plan that this one is compared with (ISO, UTC); None: no run ever did.
         bolts: told apart by what they do: a bolt that only got another number is `changed`, with its old name.
         spouts: sources and queries, by their stream's name.
@@ -158,7 +157,6 @@ class PlanChanges:
         parallelism: tasks before and now of each bolt or spout that is still there, where they differ.
         states: what becomes of each state: it fits, it evolves (gets columns), or the flow is refused at its start.
         plan: the plan as it is now, `TopologyPlan.to_json()`.
-        mermaid: the same, drawn.
     """
 
     flow: str
@@ -205,13 +203,7 @@ def plan_changes(topology: HasGraph, lake: Lake, refusals: Mapping[str, str] = M
     """Compare a topology with what is deployed: the states of the lake, and the plan that a run stored at its start.
 
     Args:
-        topology: the flow as it is defined now.
-        lake: where it is deployed.
         refusals: by state why a run would refuse it, as the checkpoints say (`Changeover.refusals`).
-
-    Raises:
-        DefinitionError: the topology cannot be planned.
-        PlanFileError: a stored plan is damaged.
     """
     plan = TopologyPlan.of(topology)
     now = plan.to_json()

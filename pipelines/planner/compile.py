@@ -34,9 +34,7 @@ class Compiler:
     """Builds the frames of the wanted nodes from the frames of their spouts.
 
     Args:
-        graph: the topology's graph.
         wanted: ids of the nodes whose frames are asked for (persists, a query's end).
-        context: the run.
         spouts: frames of the spout nodes, by id: their fields, and `_slice` if the run has slices.
         given: frames of other nodes, by id, that are not to be worked out: what leads to them is not looked at.
         siblings: persists among the wanted ones that get one frame, with the rows of all.

@@ -26,7 +26,6 @@ class Chain:
     """The aggregators of one operation, as they travel to the workers.
 
     Attributes:
-        where: the operation.
         keys: how many leading columns are keys.
         aggregators: of each: the aggregator, the positions of its inputs among the values, the number of its outputs.
         batch_at: which key is the batch's id, or None: then it is `batch`.

@@ -243,11 +243,7 @@ def save_plan(topology: HasGraph, folder: Place) -> Place:
     """Store a topology's plan in the checkpoint folder of one of its batch groups, in one piece.
 
     Args:
-        topology: the flow that starts to run.
         folder: `<lake>/checkpoints/<flow>/<group>`; made if it is not there.
-
-    Returns:
-        The file.
     """
     file = folder / PLAN_FILE
     stored = {

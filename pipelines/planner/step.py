@@ -62,10 +62,6 @@ class Step:
     """One node on its way to a frame.
 
     Attributes:
-        node: the operation.
-        frames: of its parents, in order.
-        graph: the topology's graph.
-        context: the run.
         tasks: in how many logical partitions the node works.
         before: in how many each of its parents does.
         needed: the hidden columns, beside the slice, that a consumer asks of the node's frame.

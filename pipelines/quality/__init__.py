@@ -1,7 +1,5 @@
 """Gates: data checks between the stages of a pipeline. Defining one needs neither Spark nor great-expectations."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

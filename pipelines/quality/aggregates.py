@@ -32,7 +32,6 @@ class AggregateRule:
     """A whole-batch check, compiled.
 
     Attributes:
-        check: the check it comes from.
         columns: aggregate Columns by a short name.
         evaluate: success and observed value from the aggregates' values, by the same names.
         distinct: whether an aggregate is a distinct one, which `observe` does not take.
@@ -171,22 +170,13 @@ _RULES: dict[str, Callable[[Check, Frame], AggregateRule | None]] = {
 
 
 def compile_aggregate(check: Check, frame: Frame) -> AggregateRule | None:
-    """Return a whole-batch check as aggregate Columns, or None when great-expectations must run it.
-
-    Raises:
-        FunctionError: an argument does not suit the expectation or the column's type.
-        FieldError: a column is missing.
-    """
+    """Return a whole-batch check as aggregate Columns, or None when great-expectations must run it."""
     build = _RULES.get(check.expectation)
     return build(check, frame) if build else None
 
 
 def check_schema(check: Check, schema: T.StructType) -> CheckResult | None:
-    """Return the result of a check that the schema alone decides, or None when it does not.
-
-    Raises:
-        FunctionError: a type name is none of Spark's.
-    """
+    """Return the result of a check that the schema alone decides, or None when it does not."""
     names, kwargs = schema.fieldNames(), check.kwargs
     success: bool
     observed: Any = len(names)

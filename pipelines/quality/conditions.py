@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from decimal import Decimal
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
@@ -61,11 +62,7 @@ _PARTS_OF_PATH = re.compile(r"`(?:[^`]|``)*`|[^.`][^.]*")
 
 
 def parse_condition(condition: Any) -> dict[str, Any] | None:
-    """`condition` as great-expectations' own dict form (`{"type": "comparison", ...}`); SQL text as `pass_through`.
-
-    Raises:
-        FunctionError: it is none of the known forms.
-    """
+    """`condition` as great-expectations' own dict form (`{"type": "comparison", ...}`); SQL text as `pass_through`."""
     if condition is None:
         return None
     if isinstance(condition, Mapping):
@@ -100,11 +97,7 @@ def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
 
 
 def condition_fields(condition: Any) -> tuple[str, ...]:
-    """Return the columns that a condition names.
-
-    Raises:
-        FunctionError: the condition cannot be read.
-    """
+    """Return the columns that a condition names."""
 
     def walk(node: Mapping[str, Any]) -> list[str]:
         kind = _kind(node)
@@ -151,10 +144,6 @@ def condition_column(condition: Any, frame: Frame) -> Column | None:
         condition: any form of `row_condition`.
         frame: the schema with its fields.
 
-    Raises:
-        FunctionError: a form or an operator is not known, a value does not compare with its field, or SQL text is refused.
-        FieldError: a field is missing.
-
     Source: great_expectations/execution_engine/sparkdf_execution_engine.py, `_apply_row_condition_filter`.
     """
     parsed = parse_condition(condition)
@@ -167,11 +156,8 @@ def _column(node: Mapping[str, Any], frame: Frame) -> Column:
         text = str(node["pass_through_filter"])
         return F.expr(spark_sql("row_condition", text))
     if kind in ("and", "or"):
-        children = [_column(child, frame) for child in _children(node)]
-        combined = children[0]
-        for child in children[1:]:
-            combined = combined & child if kind == "and" else combined | child
-        return combined
+        both = operator.and_ if kind == "and" else operator.or_
+        return reduce(both, [_column(child, frame) for child in _children(node)])
     name = _name(node)
     column = frame.column(name)
     if kind == "nullity":
@@ -204,11 +190,7 @@ def _compare(column: Column, symbol: str, parameter: Any, kind: DataType | None,
 
 
 def _value(value: Any, kind: DataType | None, name: str) -> Any:
-    """Return a value, fit for a comparison with a field; Spark reads a number, a truth value or a time in a text.
-
-    Raises:
-        FunctionError: it does not compare with the field.
-    """
+    """Return a value, fit for a comparison with a field; Spark reads a number, a truth value or a time in a text."""
     from pipelines.quality.literals import INTEGRAL, family, literal, value_family
 
     if kind is None:

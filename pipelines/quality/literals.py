@@ -63,11 +63,7 @@ class Frame:
         return F.col(name)
 
     def type_of(self, name: str) -> T.DataType:
-        """Return the type of a field name.
-
-        Raises:
-            FieldError: there is no such field.
-        """
+        """Return the type of a field name."""
         if name in self.schema.fieldNames():
             return self.schema[name].dataType
         kind: T.DataType = self.schema
@@ -80,9 +76,6 @@ class Frame:
 
 def as_bound(value: Any, operation: str) -> Any:
     """Return a bound as great-expectations reads it: numbers as float, ISO text as date or datetime.
-
-    Raises:
-        FunctionError: the value is none of these.
 
     Source: great_expectations/core/types.py, `Comparable` (a pydantic union tried in the order float, date, datetime).
     """
@@ -108,11 +101,7 @@ def as_bound(value: Any, operation: str) -> Any:
 
 
 def as_whole(value: Any, operation: str) -> int | None:
-    """Return a bound that must be a whole number.
-
-    Raises:
-        FunctionError: it is not.
-    """
+    """Return a bound that must be a whole number."""
     if value is None:
         return None
     try:
@@ -124,22 +113,14 @@ def as_whole(value: Any, operation: str) -> int | None:
 
 
 def literals(values: Iterable[Any], data_type: T.DataType, field: str, operation: str) -> list[Any]:
-    """Return the members of a set, fit for a comparison with a column of `data_type`.
-
-    Raises:
-        FunctionError: a member's type does not compare with the column's.
-    """
+    """Return the members of a set, fit for a comparison with a column of `data_type`."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise FunctionError(operation, f"{values!r} is not a list of values")
     return [literal(value, data_type, field, operation) for value in values]
 
 
 def literal(value: Any, data_type: T.DataType, field: str, operation: str) -> Any:
-    """One value, fit for a comparison with a column of `data_type`; text becomes a date where the column is one.
-
-    Raises:
-        FunctionError: the value's type does not compare with the column's.
-    """
+    """One value, fit for a comparison with a column of `data_type`; text becomes a date where the column is one."""
     wanted = family(data_type)
     if isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
         raise FunctionError(operation, f"{shown(value)} is larger than any bigint")

@@ -35,7 +35,6 @@ class RowRule:
     """A check about rows, compiled.
 
     Attributes:
-        check: the check it comes from.
         considered: the rows it speaks about (null: no), or None for all rows.
         expected: what must hold for them, or None for a rule of uniqueness.
         key: the columns whose combination must be unique, for a rule of uniqueness.
@@ -95,11 +94,7 @@ def _length_equals(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> C
 
 
 def _pair(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> tuple[Column, Column]:
-    """Both columns of a pair.
-
-    Raises:
-        FunctionError: their types do not compare.
-    """
+    """Both columns of a pair."""
     names = kwargs["column_A"], kwargs["column_B"]
     types = [frame.type_of(name) for name in names]
     if family(types[0]) != family(types[1]):
@@ -134,10 +129,10 @@ def _pair_in_set(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Col
     return reduce(lambda left, right: left | right, conditions)
 
 
-def _columns(kwargs: Mapping[str, Any], operation: str, least: int = 2) -> list[str]:
+def _columns(kwargs: Mapping[str, Any], operation: str) -> list[str]:
     names = kwargs["column_list"]
-    if isinstance(names, str) or len(names) < least:
-        raise FunctionError(operation, f"column_list must name at least {least} columns, not {names!r}")
+    if isinstance(names, str) or len(names) < 2:
+        raise FunctionError(operation, f"column_list must name at least 2 columns, not {names!r}")
     return list(names)
 
 
@@ -217,12 +212,7 @@ def _ignored(check: Check, frame: Frame) -> Column | None:
 
 
 def compile_row_rule(check: Check, frame: Frame) -> RowRule:
-    """Return a row-level check as Spark Columns.
-
-    Raises:
-        FunctionError: an argument does not suit the expectation or the column's type.
-        FieldError: a column is missing.
-    """
+    """Return a row-level check as Spark Columns."""
     operation = check.operation
     considered = condition_column(check.kwargs.get("row_condition"), frame)
     key: tuple[Column, ...] = ()

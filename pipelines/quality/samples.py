@@ -49,7 +49,6 @@ def with_samples(
     the rows are there to be looked at, the verdict stands without them.
 
     Args:
-        compiled: the gate.
         annotated: the rows with `_failed`.
         results: by slice, or a single one of the whole frame.
         fields: the columns of the rows to show.

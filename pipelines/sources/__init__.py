@@ -1,7 +1,5 @@
 """Sources: where tuples enter. Names load on first use, so a flow pays for its own source alone."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

@@ -226,9 +226,6 @@ def stored_path(path: str | Place) -> str:
     """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
 
     Spark's addresses of what lies there begin with it: as these, it has no `..`, and links in it stay.
-
-    Raises:
-        RemoteLocationError, LocationError
     """
     place = any_folder(path, "what a source reads")
     if isinstance(place, Location):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from pipelines.errors import MissingPathError, SourceError
+from pipelines.errors import SourceError
 from pipelines.graph.fields import added
 from pipelines.places.location import Place
 from pipelines.sources.base import StoredSource, file_key
@@ -68,8 +68,6 @@ class DeltaChangeFeed(StoredSource):
             SourceError: if it records no changes, or did not yet at the starting version.
         """
         self.check_place(name)
-        if not DeltaTable.is_deltatable(self.path):
-            raise MissingPathError(name, self.path)
         self._table.check(name, spark)
         if not self._records_changes(name, None):
             raise SourceError(

@@ -71,7 +71,6 @@ class ChannelSource(Source):
     """Events that other queries of the flow have committed into channels, with their watermark rows.
 
     Args:
-        edges: the channels.
         schema: DDL of the events' fields, the union of the edges'; None: as the one channel's table has them.
         names: the fields, where there is no schema.
         commits_a_batch: at most so many commits of a channel a batch; None: as many as one batch can hold.
@@ -122,11 +121,7 @@ class ChannelSource(Source):
         self._start, self._checkpoint = start, checkpoint
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """Check that the channels exist.
-
-        Raises:
-            MissingPathError
-        """
+        """Check that the channels exist."""
         for channel in self.channels:
             if not DeltaTable.is_deltatable(str(self._paths[channel])):
                 raise MissingPathError(name, str(self._paths[channel]))
@@ -213,7 +208,6 @@ def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, s
     """Return the options of a stream over a channel.
 
     Args:
-        path: the channel's table.
         offset: where the reader's last planned batch ends; None: it begins again.
         limits: how much a batch takes where files are commits.
     """

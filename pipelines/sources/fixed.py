@@ -104,11 +104,7 @@ def _check_width(name: str, row: Sequence[Any], width: int, declared: Sequence[s
 
 
 def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Return rows of the program as Spark would read them by a DDL schema; types that Spark alone knows are not looked into.
-
-    Raises:
-        SourceSchemaError: if a row has another number of values, or a value does not fit its type.
-    """
+    """Return rows of the program as Spark would read them by a DDL schema; types that Spark alone knows are not looked into."""
     columns = parse_ddl(schema)
     for row in rows:
         _check_width(name, row, len(columns), (schema,))
@@ -120,11 +116,7 @@ def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> list[
 
 
 def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Convert rows of the program to an Arrow table of a DDL schema; naive times are UTC. Needs a running session.
-
-    Raises:
-        SourceSchemaError: if a row has another number of values, or a value does not fit its type.
-    """
+    """Convert rows of the program to an Arrow table of a DDL schema; naive times are UTC. Needs a running session."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

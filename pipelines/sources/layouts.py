@@ -55,12 +55,7 @@ _PACKED = frozenset({".zst", ".zstd", ".lz4", ".snappy", ".xz"})
 
 @dataclass(frozen=True)
 class Header:
-    """A CSV file's header.
-
-    Attributes:
-        names: its names, in order.
-        line: its text.
-    """
+    """A CSV file's header."""
 
     names: tuple[str, ...]
     line: str
@@ -146,13 +141,14 @@ def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(name.strip().strip(quote) for name in text.split(sep))
 
 
-def first_objects(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[dict[str, Any]]:
+def first_objects(lines: IO[str]) -> Iterator[dict[str, Any]]:
     """Read the objects among the first lines of a JSON file; skip what cannot be read, is nested too deep or is too long."""
-    return (record for record in _first_values(lines, most) if isinstance(record, dict))
+    return (record for record in _first_values(lines) if isinstance(record, dict))
 
 
-def _first_values(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[Any]:
+def _first_values(lines: IO[str]) -> Iterator[Any]:
     """Read the values of the first lines; `_FOLLOWED` for a line that does not end with its value."""
+    most = _LOOKED_AT
     while most > 0 and (line := lines.readline(most)):
         most -= len(line)
         try:

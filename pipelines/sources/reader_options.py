@@ -30,11 +30,7 @@ _READERS = {
 
 
 def check_options(source: str, reader: str, options: Iterable[str]) -> None:
-    """Refuse options that a reader's source does not take. Spark knows them in any case of letters.
-
-    Raises:
-        DefinitionError
-    """
+    """Refuse options that a reader's source does not take. Spark knows them in any case of letters."""
     taken = f"{_OF_FILES} {_READERS[reader]}".split()
     known = {name.lower() for name in taken}
     for name in options:

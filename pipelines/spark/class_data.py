@@ -26,13 +26,7 @@ TRAINING_SECONDS = 600
 
 
 def make_archive(cache: Path | None = None) -> bool:
-    """Make the archive for this Java, Spark and Delta; return False if it exists already.
-
-    Raises:
-        JavaError: there is no Java 17 or 21.
-        JarsError: Delta's jars are not in the cache.
-        TrideltaError: the training run failed.
-    """
+    """Make the archive for this Java, Spark and Delta; return False if it exists already."""
     from pipelines.spark.session import archive_path
 
     cache = cache or cache_folder()

@@ -111,11 +111,7 @@ def cache_folder() -> Path:
 
 
 def set_paths(sets: Sequence[JarSet], cache: Path | None = None) -> list[Path]:
-    """Return the jars of some sets in the cache, in class-path order. Checks names and sizes only: each session start asks.
-
-    Raises:
-        JarsError: some are missing or torn.
-    """
+    """Return the jars of some sets in the cache, in class-path order. Checks names and sizes only: each session start asks."""
     folder = (cache or cache_folder()) / "jars"
     jars = [jar for jar_set in sets for jar in jar_set.jars]
     wrong = [problem for jar in jars if (problem := _problem(folder, jar))]
@@ -125,12 +121,7 @@ def set_paths(sets: Sequence[JarSet], cache: Path | None = None) -> list[Path]:
 
 
 def resolve(cache: Path | None = None, sets: Sequence[JarSet] = DELTA) -> bool:
-    """Bring missing or torn jars into the cache; return False if all were there already.
-
-    Raises:
-        JarsError: they could not be fetched, or what was fetched is not what was asked for.
-        JavaError: there is no Java to run the resolver on.
-    """
+    """Bring missing or torn jars into the cache; return False if all were there already."""
     cache = cache or cache_folder()
     (cache / "jars").mkdir(parents=True, exist_ok=True)
     # Two first starts at once (a test run beside the demo) would write into the same files.

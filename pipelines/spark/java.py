@@ -44,11 +44,7 @@ class Java:
 
 
 def find_java(system_folder: Path = SYSTEM_FOLDER) -> Java:
-    """Return the first usable Java of JAVA_HOME, PATH and /usr/lib/jvm.
-
-    Raises:
-        JavaError: there is none; the error says what was seen instead.
-    """
+    """Return the first usable Java of JAVA_HOME, PATH and /usr/lib/jvm."""
     seen: list[str] = []
     for origin, home in _homes(system_folder):
         java = inspect(home)

@@ -20,9 +20,6 @@ def launched(settings: Iterable[tuple[str, str]]) -> Any:
     """Return the gateway to a JVM started with these settings.
 
     pyspark by itself makes `--conf NAME=VALUE` of each. The file is this user's alone, and gone when the JVM has read it.
-
-    Args:
-        settings: Spark settings.
     """
     before = os.environ.get(_ARGUMENTS)
     # A folder for it, which is made for this user alone whatever the umask.

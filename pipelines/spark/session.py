@@ -77,11 +77,7 @@ def spark_session(
 
 
 def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
-    """Return Tridelta's Spark settings, each with its reason.
-
-    Raises:
-        JarsError: Delta's jars are not in the cache.
-    """
+    """Return Tridelta's Spark settings, each with its reason."""
     jars = [str(path) for path in set_paths(DELTA, cache)]
     chosen = {
         "spark.master": master,

@@ -103,9 +103,6 @@ def check_log(table: str, path: Place, since: int = 0) -> None:
 
     Args:
         since: commits before it are not looked at.
-
-    Raises:
-        DamagedTableError
     """
     if since > 0:
         # The log has grown behind what is known: mostly by one commit.
@@ -119,11 +116,7 @@ def check_log(table: str, path: Place, since: int = 0) -> None:
 
 
 def check_version(table: str, path: Place, version: int) -> None:
-    """Refuse damage in what a reader replays to come to a version.
-
-    Raises:
-        DamagedTableError
-    """
+    """Refuse damage in what a reader replays to come to a version."""
     _check_commits(table, replayed(path, version))
 
 
@@ -135,20 +128,12 @@ def _check_commits(table: str, files: Iterable[Place]) -> None:
 
 
 def opened(table: str, path: Place, version: int | None = None) -> DeltaTable:
-    """Return a table opened by delta-rs.
-
-    Raises:
-        DamagedTableError: its log is damaged.
-    """
+    """Return a table opened by delta-rs."""
     return opened_as(DeltaTable, table, path, version)
 
 
 def opened_as(kind: type[_Table], table: str, path: Place, version: int | None = None) -> _Table:
-    """Return a table opened by delta-rs, as a class of its own.
-
-    Raises:
-        DamagedTableError: its log is damaged.
-    """
+    """Return a table opened by delta-rs, as a class of its own."""
     try:
         return kind(str(path), version=version)
     except Exception as error:

@@ -1,7 +1,8 @@
 """The log of a Delta table, commit by commit.
 
 It is read by hand where delta-rs has no answer: the actions of one commit without opening the table at that version, and
-files as they are where delta-rs reads past damage (see `pipelines.state.damage`).
+files as they are where delta-rs reads past damage (see `pipelines.state.damage`). A log or a commit that is not there is a
+FileNotFoundError, unless a function says otherwise.
 """
 
 from __future__ import annotations
@@ -51,20 +52,12 @@ def commit_mark(table: Place, version: int) -> Mark | None:
 
 
 def commit_files(table: Place) -> list[Place]:
-    """Return the commits that are in the log, oldest first.
-
-    Raises:
-        FileNotFoundError: there is no log.
-    """
+    """Return the commits that are in the log, oldest first."""
     return by_name(file for file in log_folder(table).iterdir() if _COMMIT.fullmatch(file.name))
 
 
 def checkpoints(table: Place) -> set[int]:
-    """Return the versions of which the log has a checkpoint.
-
-    Raises:
-        FileNotFoundError: there is no log.
-    """
+    """Return the versions of which the log has a checkpoint."""
     return {int(file.name[:20]) for file in log_folder(table).glob("*.checkpoint*.parquet") if file.name[:20].isdigit()}
 
 
@@ -73,9 +66,6 @@ def replayed(table: Place, version: int | None = None) -> list[Place]:
 
     Args:
         version: None means the last one.
-
-    Raises:
-        FileNotFoundError: there is no log.
     """
     commits = [file for file in commit_files(table) if version is None or int(file.stem) <= version]
     last = int(commits[-1].stem) if commits else -1
@@ -93,9 +83,6 @@ def actions(table: Place, version: int, *wanted: str) -> Iterator[tuple[str, dic
 
     Args:
         wanted: names of actions (`add`, `remove`, `commitInfo`, ...); without a name all of them.
-
-    Raises:
-        FileNotFoundError: the commit is not in the log.
     """
     # `str.splitlines` would cut a line at U+2028 and its like, too, which stand in values as they are.
     for line in commit_file(table, version).read_bytes().split(b"\n"):

@@ -69,11 +69,7 @@ def far_date(rows: pa.Table) -> tuple[str, str] | None:
 
 @contextmanager
 def dates_named(table: str, rows: pa.Table) -> Iterator[None]:
-    """Turn delta-rs' panic over a date that it was to write into an error that names the column.
-
-    Raises:
-        FarTimeError
-    """
+    """Turn delta-rs' panic over a date that it was to write into an error that names the column."""
     try:
         yield
     except DeltaError as error:

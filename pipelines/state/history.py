@@ -198,11 +198,7 @@ class History:
         self._count(commit)
 
     def _info(self, version: int) -> dict[str, Any]:
-        """Return the `commitInfo` of a version, which is nearly always its first line.
-
-        Raises:
-            DamagedTableError: the commit is empty, or cut off.
-        """
+        """Return the `commitInfo` of a version, which is nearly always its first line."""
         file = self._file(version)
         with StringIO(file.read_text("utf-8")) if isinstance(file, Location) else file.open(encoding="utf-8") as lines:
             for line in lines:

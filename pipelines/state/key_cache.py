@@ -40,9 +40,7 @@ class PointReads:
     """Reads of keys at a table's last version. May be shared by threads.
 
     Args:
-        path: the table's folder.
         opened: gives the reader of the last version.
-        keys: how many keys are kept.
     """
 
     def __init__(self, path: Place, opened: Callable[[], Reader], keys: int = KEYS) -> None:
@@ -69,11 +67,7 @@ class PointReads:
             return self._follow()
 
     def find(self, keys: Sequence[Mapping[str, Any]]) -> dict[Key, Row]:
-        """Return the finished rows of some keys at the last version, those that are there, in the order asked for.
-
-        Raises:
-            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
-        """
+        """Return the finished rows of some keys at the last version, those that are there, in the order asked for."""
         with self._lock:
             reader = self._follow()
             asked = dict(zip(reader.normal(keys), keys, strict=True))
@@ -208,8 +202,6 @@ def appended_rows(path: Place, version: int, reader: Reader, most: int) -> pa.Ta
     """Return the user's columns of the rows that a commit added to a log state, typed as the state's.
 
     Args:
-        path: the table's folder.
-        version: the commit.
         reader: of an earlier version.
         most: how many rows are read.
 

@@ -72,7 +72,7 @@ class Lake:
 
     def states(self) -> list[str]:
         """List the states that the lake holds."""
-        return _tables_in(self.root / "states")
+        return tables_in(self.root / "states")
 
     def state(self, name: str) -> StateTable:
         """Return the state of this name.
@@ -84,7 +84,7 @@ class Lake:
 
     def channels(self) -> list[str]:
         """List the channels that the lake holds."""
-        return _tables_in(self._channels)
+        return tables_in(self._channels)
 
     def channel(self, name: str) -> StateTable:
         """Return the channel of this name.
@@ -162,8 +162,9 @@ def _absolute(place: Place) -> Place:
     return place.absolute()
 
 
-def _tables_in(folder: Place) -> list[str]:
-    refuse_unless_folder(folder, "the lake's tables")
+def tables_in(folder: Place, what: str = "the lake's tables") -> list[str]:
+    """Return the names of the engine's tables in a folder of a lake."""
+    refuse_unless_folder(folder, what)
     if not folder.is_dir():
         return []
     # What somebody else has put there under a name that no table of the engine's has is not the engine's.

@@ -41,11 +41,7 @@ def quoted(name: str) -> str:
 
 
 def literal(column: str, value: Any, kind: pa.DataType) -> str:
-    """Return a value as a literal of the column's Arrow type, for DataFusion; Spark reads texts differently.
-
-    Raises:
-        KeyValueError: if the value does not have that type.
-    """
+    """Return a value as a literal of the column's Arrow type, for DataFusion; Spark reads texts differently."""
     known = typed(column, value, kind)
     if isinstance(known, bool):
         return str(known).lower()
@@ -100,11 +96,7 @@ def of_text(text: str, kind: pa.DataType) -> Any:
 
 
 def typed(column: str, value: Any, kind: pa.DataType) -> Any:
-    """Return a value as a column of the Arrow type gives it back.
-
-    Raises:
-        KeyValueError: if the value does not have that type.
-    """
+    """Return a value as a column of the Arrow type gives it back."""
     if pa.types.is_nested(kind):
         # DataFusion has no literal of them.
         raise KeyValueError(column, value, f"{kind}, which cannot be asked for")
@@ -206,11 +198,7 @@ def _digits(kind: pa.DataType) -> tuple[decimal.Decimal, None, decimal.Context]:
 
 
 def check_mappings(keys: object) -> None:
-    """See that keys are a list of mappings; a key alone, or values without names, is what people give by mistake.
-
-    Raises:
-        KeyFieldsError: if they are something else.
-    """
+    """See that keys are a list of mappings; a key alone, or values without names, is what people give by mistake."""
     if keys is None or (
         isinstance(keys, Sequence) and not isinstance(keys, str) and all(isinstance(key, Mapping) for key in keys)
     ):
@@ -243,9 +231,6 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
     """`a = 1 AND b = 2 OR ...` over the asked keys; `IN` where there is one key column.
 
     With many keys of several columns: `a IN (...) AND b IN (...)`, which some other keys meet as well.
-
-    Raises:
-        FieldError, KeyFieldsError: as `check_names`.
     """
     check_names(keys, names)
     if len(names) == 1 or (names and len(keys) > _KEYS_ONE_BY_ONE):
@@ -254,11 +239,7 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
 
 
 def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
-    """Bound each plain key column by the least and the greatest asked value; other keys may match as well.
-
-    Raises:
-        FieldError, KeyFieldsError, KeyValueError: as `keys_condition`.
-    """
+    """Bound each plain key column by the least and the greatest asked value; other keys may match as well."""
     check_names(keys, names)
     parts = []
     for name in names:

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def named_table(lake: Lake, name: str) -> StateTable:
-    """Open a channel of the lake by its name, or a state.
-
-    Raises:
-        BadNameError: No table can have this name.
-        UnknownStateError: The lake has no such table.
-    """
+    """Open a channel of the lake by its name, or a state."""
     checked_name("state", name)
     return lake.channel(name) if name in lake.channels() else lake.state(name)
 
@@ -31,14 +26,9 @@ def look_up(
     """Read the rows of a key, or of the whole table from its start.
 
     Args:
-        table: The table.
         key: Values by column, as texts; empty: all keys.
         most: How many rows at most: a table without keys has any number of rows per value.
         txid: Read the table as of this batch.
-
-    Raises:
-        DefinitionError: A value is not of its column's type.
-        FarTimeError: The row of the key holds a date or time that Python does not have; without a key it is shown as text.
     """
     if key:
         return table.get([typed_key(table, key)], txid=txid)[:most]
@@ -46,11 +36,7 @@ def look_up(
 
 
 def typed_key(table: StateTable, key: Mapping[str, str]) -> dict[str, Any]:
-    """Convert the values of a key from texts to their columns' types.
-
-    Raises:
-        DefinitionError: A value is not of its column's type.
-    """
+    """Convert the values of a key from texts to their columns' types."""
     import pyarrow as pa
 
     from pipelines.state.literals import of_text

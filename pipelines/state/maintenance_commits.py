@@ -40,11 +40,7 @@ _SQL_OF_TABLES = "delta.constraints."
 
 
 def check_no_sql(table: DeltaTable, state: str) -> None:
-    """Refuse a table whose log has SQL in it: the engine writes none, and Spark's functions reach the JVM.
-
-    Raises:
-        StateSchemaError
-    """
+    """Refuse a table whose log has SQL in it: the engine writes none, and Spark's functions reach the JVM."""
     found = [name for name in table.metadata().configuration if name.lower().startswith(_SQL_OF_TABLES)]
     found += _SQL_OF_COLUMNS.findall(table.schema().to_json())
     if found:
@@ -76,7 +72,6 @@ class TableKeeper:
     """Rewrites one state table without changing what it holds.
 
     Args:
-        table: the state.
         declared: the schema that the flow declares for it.
     """
 

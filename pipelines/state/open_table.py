@@ -51,7 +51,6 @@ class OpenTable:
 
     Args:
         name: the state's name, for messages.
-        path: the table's folder.
     """
 
     def __init__(self, name: str, path: Place) -> None:
@@ -62,11 +61,7 @@ class OpenTable:
         self._updates = 0
 
     def now(self) -> KnownTable:
-        """Return the table at its newest version. A commit through it moves it on to the version of that commit.
-
-        Raises:
-            DamagedTableError: the log is damaged.
-        """
+        """Return the table at its newest version. A commit through it moves it on to the version of that commit."""
         table = self._table
         if table is None or self._updates >= _UPDATES or not self._brought_up_to_date(table):
             self._opened_from = _oldest(self._path)

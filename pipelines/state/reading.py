@@ -45,8 +45,6 @@ class Reader:
     """Reads one version of a state: log states fold partial values, map states give the row.
 
     Args:
-        snapshot: the version.
-        declared: the state's schema.
         before: leave out what this txid wrote. For opaque states only: what a replay of the txid starts from.
     """
 
@@ -65,22 +63,14 @@ class Reader:
     # --- by key -----------------------------------------------------------------------------------------------------
 
     def normal(self, keys: Sequence[Mapping[str, Any]]) -> list[Key]:
-        """Return the values of keys as the table gives them back.
-
-        Raises:
-            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
-        """
+        """Return the values of keys as the table gives them back."""
         check_names(keys, self.keys)
         types = self.snapshot.types
         columns = [typed_all(name, [key[name] for key in keys], types[name]) for name in self.keys]
         return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
 
     def find(self, keys: Sequence[Mapping[str, Any]]) -> dict[Key, Row]:
-        """Return the rows of some keys (log and map states), by key, in one read.
-
-        Raises:
-            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
-        """
+        """Return the rows of some keys (log and map states), by key, in one read."""
         return finished(self.partials(self.stored(keys)), self)
 
     def stored(self, keys: Sequence[Mapping[str, Any]], also: str = "true") -> list[Row]:
@@ -213,11 +203,7 @@ def live_condition(declared: StateSchema, snapshot: Snapshot, before: int | None
 
 
 def finished(partials: Mapping[Key, Row], reader: Reader) -> dict[Key, Row]:
-    """Finish folded partial values, as a reader sees them.
-
-    Raises:
-        StateOverflowError: a total does not fit its column.
-    """
+    """Finish folded partial values, as a reader sees them."""
     declared = reader.declared
     if declared.values:
         check_fit(reader.name, declared, reader.snapshot.types, partials)
@@ -233,9 +219,6 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
 
     Args:
         table: the state's name, for an error.
-
-    Raises:
-        FarTimeError: a row holds a date or time that Python does not have.
     """
     if names:
         masks = [

@@ -45,7 +45,6 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
     Args:
         table: the table that holds the slices.
         source: the table that they were made from.
-        slices: the slices to check.
 
     Returns:
         By slice the last commit of `source` that wrote it: a backfill's, a stream's, or a replay's. A compaction

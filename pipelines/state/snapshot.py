@@ -90,7 +90,6 @@ class Snapshot:
         """Name the file that cannot be read; an error of another cause stays as it is.
 
         Raises:
-            DamagedTableError
             ReadPointError: it was deleted by a VACUUM that is not the engine's, which says beforehand what it keeps.
         """
         try:

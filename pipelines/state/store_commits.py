@@ -42,7 +42,6 @@ def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list
 
     Args:
         frame: all columns of the table but the generation.
-        table: its folder.
         generation: of all the rows.
     """
     folder, spark = table / f"commit-{uuid4().hex}", frame.sparkSession
@@ -82,11 +81,7 @@ def rows_of(actions: Sequence[AddAction]) -> int:
 
 
 def check_age(files: Sequence[AddAction], table: Location, state: str, what: str) -> None:
-    """Refuse files that a compaction may have deleted while their writer stood still. The store dates them, and says how old.
-
-    Raises:
-        LateWriterError: they were written too long ago.
-    """
+    """Refuse files that a compaction may have deleted while their writer stood still. The store dates them, and says how old."""
     if not files:
         return
     age = table.store.clock(table.key) - min(file.modification_time for file in files) / 1000

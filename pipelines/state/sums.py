@@ -90,11 +90,7 @@ def total_of(kind: pa.DataType) -> Total:
 
 @contextmanager
 def fitting(state: str, column: str) -> Iterator[None]:
-    """Raise a total that DataFusion cannot return as the stored type as an error of ours.
-
-    Raises:
-        StateOverflowError
-    """
+    """Raise a total that DataFusion cannot return as the stored type as an error of ours."""
     try:
         yield
     except Exception as error:  # delta-rs has one exception class for whatever fails in a query
@@ -147,9 +143,6 @@ def checked_bounds(
         rows: all columns of the table.
         gone: the rows that the commit removes, as a condition.
         history: of the table up to the snapshot; None: it is looked for.
-
-    Raises:
-        StateOverflowError: a total would not fit.
     """
     sums = summed(declared, rows.schema)
     if not sums:
@@ -167,11 +160,7 @@ def checked_bounds(
 def check_fit(
     state: str, declared: StateSchema, types: Mapping[str, pa.DataType], totals: Mapping[Key, dict[str, Any]]
 ) -> None:
-    """See that totals which were added up in Python, where numbers have no end, fit their columns.
-
-    Raises:
-        StateOverflowError: one does not.
-    """
+    """See that totals which were added up in Python, where numbers have no end, fit their columns."""
     stored = pa.schema([(value.name, types[value.name]) for value in declared.values if value.name in types])
     known = declared.model_copy(update={"values": tuple(value for value in declared.values if value.name in types)})
     for name, sum_column in summed(known, stored).items():

@@ -71,7 +71,6 @@ class Turn:
 
     Attributes:
         app_id: of a replay its own transaction id, else that of the stream.
-        kind: of the state.
         replaces: a batch takes the place of what its txid has written before.
         seen: the version of the table that the rows were made for; None: only the transaction ids are looked at.
     """
@@ -88,7 +87,6 @@ class Turn:
 
         Raises:
             LateWriterError: the txid, a later one, or what else counts rows was committed since.
-            BehindStateError: an opaque state holds a later txid.
         """
         record = self.record
         if record.kind == REPLAY:

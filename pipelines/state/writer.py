@@ -69,7 +69,6 @@ class StateWriter(TableKeeper):
     """Writes one state table.
 
     Args:
-        table: the state.
         declared: the schema that the flow declares for it.
     """
 
@@ -82,12 +81,8 @@ class StateWriter(TableKeeper):
 
         Rows that are there read null in a new column, or in a log state the zero of its aggregator.
 
-        Args:
-            columns: the user's columns as Spark types.
-
         Raises:
             StateSchemaError: if the table that is there does not fit the flow's schema, or its log has SQL in it.
-            DefinitionError: if a key of a map state is an array, a map or a struct.
         """
         if self.declared.layout == MAP:
             _check_keys(self.table.name, self.declared, columns)
@@ -220,9 +215,6 @@ class StateWriter(TableKeeper):
 
         Returns:
             What `commit_batch` need not work out again; None for a state without sums.
-
-        Raises:
-            StateOverflowError
         """
         if self.declared.layout != LOG or self.skips(known):
             return None
@@ -424,9 +416,6 @@ class StateWriter(TableKeeper):
         Args:
             app_id: the transaction id of the stream that is to begin.
             among: quarantine only: empty it of these rows, those of `record.group`.
-
-        Raises:
-            LateWriterError: that stream has begun.
         """
         record = record.model_copy(update={"kind": RESET})
 
@@ -500,9 +489,6 @@ class StateWriter(TableKeeper):
     ) -> int:
         """Commit by Spark. Delta leaves out what comes under a version that its own snapshot knows, or a lower one, without a
         word: so the commit is looked for in the log. Returns the version.
-
-        Raises:
-            LateWriterError: another process has committed, before the table was opened or since.
         """
         from pyspark.errors import PySparkException
 

@@ -1,7 +1,5 @@
 """For tests of one's own topologies: the same batches on a plain-Python reference engine and on the real ones."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy

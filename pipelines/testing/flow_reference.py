@@ -76,7 +76,6 @@ def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> E
 
     Raises:
         FlowError: for a stream without a source, or another clock.
-        FieldError: for a field that the source does not have.
     """
     if clock not in CLOCKS:
         raise FlowError(flow.name, f"no clock {clock!r}", hint=f"one of {', '.join(CLOCKS)}")
@@ -330,11 +329,7 @@ def _of_own_code(operation: Any) -> dict[str, str | None]:
 
 
 def _fit(label: str, schema: Schema, items: list[Item], *, of_each: bool = False) -> list[Item]:
-    """Return events that a user's code made, with what columns of the declared types hold of their values.
-
-    Raises:
-        FunctionError: a value is none of its type.
-    """
+    """Return events that a user's code made, with what columns of the declared types hold of their values."""
     if not (schema or of_each):
         return items
     made = []

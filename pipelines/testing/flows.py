@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _PLAIN = {name: f"script{name}" for name in events.COLUMNS}
 _DDL = ", ".join(f"{name} {kind}" for name, kind in zip(_PLAIN.values(), events.TYPES, strict=True))
 
+_BATCHES = 3
+"""In so many batches a stream takes each source's events."""
+
 
 class ScriptSource(EventSource):
     """The events of a script with the ids, clocks and orders that it gives them, and a last watermark row.
@@ -42,12 +45,11 @@ class ScriptSource(EventSource):
         stream: whose source it stands for.
         items: its events, in order.
         end: the clock at which all streams stand at the script's end, ms.
-        batches: in how many batches a stream takes them.
     """
 
     tells_time = True
 
-    def __init__(self, stream: StreamDefinition, items: Sequence[Item], end: int, batches: int) -> None:
+    def __init__(self, stream: StreamDefinition, items: Sequence[Item], end: int) -> None:
         kinds = {name: kind or "string" for name, kind in stream.source_schema.items()}
         rows = [
             (*(fitted(event.get(name), kind) for name, kind in kinds.items()), event.id, event.timestamp, now,
@@ -55,7 +57,7 @@ class ScriptSource(EventSource):
             for event, now, order in items
         ]  # fmt: skip
         last = (*([None] * len(kinds)), None, None, end, stream.name, None)
-        size = max(1, -(-len(rows) // batches))
+        size = max(1, -(-len(rows) // _BATCHES))
         pieces = [rows[start : start + size] for start in range(0, len(rows), size)] or [[]]
         pieces[-1] = [*pieces[-1], last]
         shown = ", ".join([*(f"`{name}` {kind}" for name, kind in kinds.items()), _DDL])
@@ -82,14 +84,11 @@ def run_on_spark(
     script: Mapping[str, Sequence[Any]],
     engine: str,
     spark: SparkSession | None = None,
-    *,
-    batches: int = 3,
 ) -> dict[str, list[Event]]:
     """Return what each output and table receives, as of `run_flow`.
 
     Args:
         engine: "batch" or "stream".
-        batches: in how many batches the stream takes each source's events.
     """
     from pipelines.execution.runtime import Runtime
 
@@ -98,7 +97,7 @@ def run_on_spark(
     twin = copy.copy(flow)
     twin.streams = MappingProxyType(
         {
-            name: replace(stream, source=ScriptSource(stream, entries.items.get(name, []), entries.end, batches))
+            name: replace(stream, source=ScriptSource(stream, entries.items.get(name, []), entries.end))
             if stream.source is not None
             else stream
             for name, stream in flow.streams.items()

@@ -25,11 +25,7 @@ _INDEX = "_row"
 
 
 def session(given: SparkSession | None, wanted_for: str) -> SparkSession:
-    """Return the session given, or the active one.
-
-    Raises:
-        NeedsSparkError: if there is none.
-    """
+    """Return the session given, or the active one."""
     if given is not None:
         return given
     from pyspark.sql import SparkSession
@@ -69,10 +65,6 @@ class SparkStep:
             expression: called with a Column for each field; returns a Column, a tuple of Columns or a generator Column.
             names: the output fields.
             label: the function's name, for errors.
-
-        Raises:
-            FunctionError: if it returns another number of columns than there are outputs.
-            NeedsSparkError: if there is no session.
         """
         from pyspark.sql import functions as F
 
@@ -93,11 +85,7 @@ class SparkStep:
         return Evaluated(of_row, types)
 
     def pass_gate(self, gate: Any, table: Table, batch: str) -> Table:
-        """Return the rows that a gate lets through.
-
-        Raises:
-            GateError: if a check whose action is `fail` does not hold.
-        """
+        """Return the rows that a gate lets through."""
         from pipelines.quality import compile_gate
 
         frame = small_frame(session(self._spark, f"gate {gate.name}"), table)

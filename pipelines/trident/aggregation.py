@@ -37,8 +37,6 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields)
     Outputs are names, or a schema (`"n bigint"`) whose types go before what the aggregator `returns`.
 
     Raises:
-        FieldError: if an input field is not there.
-        AggregationError: if a field that must be a number is known to be none.
         FunctionError: if the forms do not fit, or an aggregator gets another number of fields than it takes.
     """
     available = stream.output_fields

@@ -47,15 +47,11 @@ def check_query(
     """Check a query against its state.
 
     Args:
-        state: the state's name.
         shape: its columns; None for a state of another flow, which is checked at the start.
         inputs: the fields that are matched with the state's keys.
-        function: the query function.
-        outputs: the fields that the query adds.
 
     Raises:
         FunctionError: if the function does not suit the state, or the number of inputs is not that of its keys.
-        FieldError: if an output names none of the state's values.
     """
     if not isinstance(function, QueryFunction):
         raise FunctionError(
@@ -78,11 +74,7 @@ def check_query(
 
 
 def query_types(function: QueryFunction, outputs: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the types of the outputs of a function written in Python; of a built-in one they are the state's: empty.
-
-    Raises:
-        FunctionError: if nobody says them.
-    """
+    """Return the types of the outputs of a function written in Python; of a built-in one they are the state's: empty."""
     if isinstance(function, _BUILT_IN):
         return ()
     types = types or as_names(function.returns)
@@ -119,11 +111,7 @@ def _check_values(state: str, shape: Shape, inputs: tuple[str, ...], outputs: tu
 
 
 def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
-    """The layouts that can keep these aggregators, the default first.
-
-    Raises:
-        FunctionError: if there is none for all of them.
-    """
+    """The layouts that can keep these aggregators, the default first."""
     # A log's table names its aggregators: a subclass of one has no name there.
     built_in = [aggregator for aggregator in aggregators if BUILT_IN.get(type(aggregator).__name__) is type(aggregator)]
     unfinished = [a for a in aggregators if isinstance(a, CombinerAggregator) and not a.shown_as_stored]

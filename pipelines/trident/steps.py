@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def checked_resources(operation: str, kinds: dict[str, float]) -> tuple[tuple[str, float], ...]:
-    """Return resources by kind, in order of their names.
-
-    Raises:
-        FunctionError: if there is none, or one is not a number from 0.
-    """
+    """Return resources by kind, in order of their names."""
     if not kinds:
         raise FunctionError(operation, "takes at least one kind, e.g. cpu=50, memory=1024")
     for kind, value in kinds.items():

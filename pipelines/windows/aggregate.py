@@ -159,10 +159,6 @@ class AggregateBuffer(Window):
         for accumulator in self._chain:
             accumulator.clear()
 
-    def due(self) -> int | None:
-        clock = self._due()
-        return None if clock >= FAR else clock
-
     def _due(self) -> int:
         if self._group is None:
             return FAR

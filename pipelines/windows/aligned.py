@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from pipelines.aggregators.window import Accumulator
@@ -24,14 +24,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = date(1970, 1, 1).toordinal()
 
 
-class Places(Protocol):
-    """Where windows lie."""
-
-    def around(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield the windows (start and exclusive end, in ms since 1970) that hold a time, the earliest first."""
-        ...
-
-
 @dataclass(frozen=True)
 class FixedPlaces:
     """Windows at multiples of a length; all in ms."""
@@ -41,6 +33,7 @@ class FixedPlaces:
     offset: int
 
     def around(self, at: int) -> Iterator[tuple[int, int]]:
+        """Yield the windows (start and exclusive end, in ms since 1970) that hold a time, the earliest first."""
         last = (at - self.offset) // self.every * self.every + self.offset
         count = -(-(self.size - (at - last)) // self.every)
         for number in range(count - 1, -1, -1):
@@ -140,7 +133,7 @@ class SpanBuffer(Window):
                 event = self.made(fields, clock, number)
                 event.timestamp = span.end - 1
                 made.append((event, clock))
-        self.wake = self._closes(self._spans[0]) if self._spans else FAR
+        self.wake = self._due()
         return made
 
     def _results(self, span: Span) -> Iterator[dict[str, Any]]:
@@ -151,8 +144,8 @@ class SpanBuffer(Window):
     def _opened(self, start: int, end: int) -> Span:
         return Span(start, end, accumulators(self._makers, self.context))
 
-    def due(self) -> int | None:
-        return self._closes(self._spans[0]) if self._spans else None
+    def _due(self) -> int:
+        return self._closes(self._spans[0]) if self._spans else FAR
 
     def expired(self, now: int) -> bool:
         return not self._spans and self._group is not None
@@ -168,7 +161,7 @@ class SpanBuffer(Window):
             for accumulator, saved in zip(span.chain, chain, strict=True):
                 accumulator.restore(saved)
             self._spans.append(span)
-        self.wake = self._closes(self._spans[0]) if self._spans else FAR
+        self.wake = self._due()
 
 
 class AlignedBuffer(SpanBuffer):

@@ -31,9 +31,6 @@ class OneByOne(Arrays):
     """Any window as a function of state, rows and watermark: its events one by one in Python, a row of state per key.
 
     Where an operation has a form in arrays, that is some ten times as fast.
-
-    Args:
-        operation, context, schema: as of `arrays_for`.
     """
 
     def __init__(self, operation: Any, context: WindowContext, schema: pa.Schema) -> None:
@@ -58,11 +55,7 @@ class OneByOne(Arrays):
         return made, left, pa.concat_tables([fresh, ended])
 
     def of_buckets(self, saved: Iterable[dict[str, Any]], rows: pa.Schema, clock: int) -> State:
-        """Return as one state what `KeyedWindows` of separate keys have saved.
-
-        Args:
-            rows, clock: as of `joined`.
-        """
+        """Return as one state what `KeyedWindows` of separate keys have saved."""
         return self.joined((self._of_bucket(bucket, rows) for bucket in saved), rows, clock)
 
     def _of_bucket(self, saved: dict[str, Any], rows: pa.Schema) -> State:

@@ -117,9 +117,14 @@ class Window(ABC):
         """Return what the ticks up to `now` make, in order, each with its clock; a tick after the window's end makes nothing."""
         return ()
 
-    @abstractmethod
     def due(self) -> int | None:
         """Return the earliest clock at which `advance` emits or empties the window, or the window has expired; None: never."""
+        clock = self._due()
+        return None if clock >= FAR else clock
+
+    @abstractmethod
+    def _due(self) -> int:
+        """Return the same; FAR: never."""
 
     @abstractmethod
     def expired(self, now: int) -> bool:

@@ -69,10 +69,6 @@ class JoinBuffer(Window):
         self.wake = self._due()
         return ()
 
-    def due(self) -> int | None:
-        clock = self._due()
-        return None if clock >= FAR else clock
-
     def _due(self) -> int:
         if not self._lefts:
             return self._written + _EMPTY_FOR

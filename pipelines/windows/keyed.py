@@ -92,11 +92,7 @@ KINDS: dict[type, Callable[[Any, Key, WindowContext], Window]] = {
 
 
 def window_for(operation: Any, key: Key, context: WindowContext) -> Window:
-    """Return the window of a key.
-
-    Raises:
-        TypeError: if the operation is none of `pipelines.windows.operations`.
-    """
+    """Return the window of a key."""
     kind = KINDS.get(type(operation))
     if kind is None:
         raise TypeError(f"{type(operation).__name__} is no stateful operation")

@@ -53,12 +53,6 @@ class AggregateWindow(_Aggregating):
         evict: COUNT keeps the last n (0: all), TIME drops events of that age, TIME_DELTA_LT keeps all.
         clear_on_trigger: whether an emission empties the window.
         window_evict_millis: a window that got no event for so long is forgotten.
-
-    Raises:
-        WindowError: if there is no aggregator, one is none of event windows, or a policy is missing.
-        FunctionError: if an aggregator lacks its field or a method.
-        ChainOutputsError: if two outputs have one name.
-        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     trigger: Policy
@@ -87,11 +81,6 @@ class CollectWindow:
 
     Args:
         field: the field of the result that holds the list.
-
-    Raises:
-        WindowError: if a policy is missing.
-        BadNameError: for a field that no column can have.
-        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     trigger: Policy
@@ -147,10 +136,6 @@ class AlignedWindow(SpanWindow):
         offset: seconds by which starts are moved: they are at `offset` behind each multiple of `every` since 1970 (UTC).
         time_zone: a name of the IANA database. Then `every` and `size` are whole days, which begin at `offset` behind
             midnight by that zone's clocks, and have 23 or 25 hours where those are put forward or back.
-
-    Raises:
-        WindowError: if a length is none, `size` is less than `every`, or the zone is unknown or needs whole days.
-        FunctionError, ChainOutputsError: as of `AggregateWindow`.
     """
 
     every: int
@@ -195,10 +180,6 @@ class SessionWindow(SpanWindow):
     Args:
         aggregators: as of `AlignedWindow`.
         gap: seconds.
-
-    Raises:
-        WindowError: if the gap is not positive.
-        FunctionError, ChainOutputsError: as of `AggregateWindow`.
     """
 
     gap: int
@@ -228,10 +209,6 @@ class SortWindow:
         flush: top_n: whether an emission empties the window.
         window_evict_millis: as of `AggregateWindow`.
         evict: top_n: None, or TIME: events of that age leave, and the window then keeps all younger ones.
-
-    Raises:
-        WindowError: if something is missing or does not fit the mode.
-        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     by: tuple[tuple[str, bool], ...]
@@ -289,10 +266,6 @@ class SwitchWindow:
         close: COUNT m: after m dropped events the next one passes; TIME t: at tick t + 1; TIME_DELTA_LT: never.
         window_evict_millis: a gate that saw no event for so long (and for longer than its TIME thresholds) is
             forgotten: it is as new.
-
-    Raises:
-        WindowError: if a policy is missing.
-        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     open: Policy
@@ -327,11 +300,6 @@ class JoinWindow:
         left, right: streams that the events come from.
         evict: COUNT keeps the last n left events of a key (0: all; TIME_DELTA_LT the same), TIME those younger than that.
         window_evict_millis: forget a key's left events that met no event of the key for so long; None: never.
-
-    Raises:
-        WindowError: if a side or the policy is missing, or both sides are one.
-        BadNameError: for a side that is no name of a stream.
-        PolicyError: if `window_evict_millis` is not positive, or more than 35,000 years.
     """
 
     left: str
@@ -370,9 +338,6 @@ class TaskWindow:
         size, slide: tuples, or ms.
         unit: "count" or "duration".
         aggregations: `pipelines.graph.nodes.Aggregation`, one or more: what to compute over the window's tuples.
-
-    Raises:
-        PolicyError: if a length is not positive, or the slide is greater than the size.
     """
 
     size: int

@@ -184,10 +184,6 @@ class SortBuffer(Window):
         left = self._by_ticks - self._ticks
         return self._at + left if left > 0 else None
 
-    def due(self) -> int | None:
-        clock = self._due()
-        return None if clock >= FAR else clock
-
     def _due(self) -> int:
         if self._written is None:
             return FAR

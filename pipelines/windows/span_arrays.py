@@ -158,9 +158,6 @@ class SpanArrays(Arrays):
     """The windows by key of `aligned` or `session`.
 
     A state has a row per open span: the partition fields, its bounds, and the columns of its aggregators (`partials`).
-
-    Args:
-        operation, context, schema: as of `arrays_for`.
     """
 
     def __init__(self, operation: SpanWindow, context: WindowContext, schema: pa.Schema) -> None:

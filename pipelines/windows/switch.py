@@ -153,8 +153,8 @@ class SwitchBuffer(Window):
             elif self._near():
                 self._stop()
 
-    def due(self) -> int | None:
-        return None if self._written is None else self._written + self._lifetime
+    def _due(self) -> int:
+        return FAR if self._written is None else self._written + self._lifetime
 
     def expired(self, now: int) -> bool:
         return self._written is not None and now - self._written >= self._lifetime

@@ -85,8 +85,8 @@ class TaskBuffer(Window):
             self._fires += 1
         return made
 
-    def due(self) -> int | None:
-        return self._trigger if not self._by_count and self._tuples else None
+    def _due(self) -> int:
+        return self._trigger if not self._by_count and self._tuples else FAR
 
     def expired(self, now: int) -> bool:
         """Never: the number of its next result must not be forgotten; there is one window per task."""
@@ -98,4 +98,4 @@ class TaskBuffer(Window):
     def restore(self, state: dict[str, Any]) -> None:
         self._count, self._fires, self._trigger = state["counts"]
         self._tuples = deque((tuple(values), now) for values, now in state["tuples"])
-        self.wake = self._trigger if not self._by_count and self._tuples else FAR
+        self.wake = self._due()

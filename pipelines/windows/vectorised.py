@@ -112,11 +112,7 @@ class _Fired:
 
 
 class ArrayWindows(Arrays):
-    """The windows by key of an operation that `is_bounded`.
-
-    Args:
-        operation, context, schema: as of `arrays_for`.
-    """
+    """The windows by key of an operation that `is_bounded`."""
 
     def __init__(self, operation: AggregateWindow, context: WindowContext, schema: pa.Schema) -> None:
         super().__init__(context, schema)

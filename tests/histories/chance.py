@@ -149,9 +149,7 @@ def _topology_of_flow(made: Any, spark: SparkSession) -> TridentTopology:
     twin = copy.copy(made.flow)
     twin.streams = MappingProxyType(
         {
-            name: replace(
-                stream, source=flows.ScriptSource(stream, entries.items.get(name, []), entries.end, batches=3)
-            )
+            name: replace(stream, source=flows.ScriptSource(stream, entries.items.get(name, []), entries.end))
             if stream.source is not None
             else stream
             for name, stream in made.flow.streams.items()

@@ -153,7 +153,6 @@ class Announced:
     """Commits of one run, each announced to the listeners before and after.
 
     Args:
-        listeners: called around each commit.
         lake: where the tables are; None: no commit waits for the disk.
     """
 

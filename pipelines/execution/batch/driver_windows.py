@@ -81,8 +81,6 @@ class _Stage:
     """One window of the group's batch, as arrays.
 
     Attributes:
-        node: of the window.
-        arrays: its windows.
         taken: the columns that go into them.
         read: the fields that they say they read, with their types: another type is another operation, for what is kept of
             the field would not fit.
@@ -119,7 +117,6 @@ class DriverWindows:
 
     Args:
         group: the batch group; it has `windows`.
-        checkpoint: its folder.
         version: of the flow's definition, as its author counts; None: not known.
     """
 
@@ -236,12 +233,6 @@ class DriverWindows:
 
         Returns:
             The windows that begin empty.
-
-        Raises:
-            ChangeoverError: a batch of the former definition is in some of the tables and not in all, or is to be left out, or
-                what waits for the clock does not fit this one.
-            WindowStateError: the state cannot be had.
-            LockedError: another process holds the lock.
         """
         if checkpoint.epoch is None:
             return ()
@@ -317,11 +308,7 @@ class DriverWindows:
         return states, None
 
     def check_forms(self, former: ChannelWindows) -> None:
-        """Check that what the windows hold on their channel could be taken over.
-
-        Raises:
-            WindowPlaceError
-        """
+        """Check that what the windows hold on their channel could be taken over."""
         former.check_forms(self._stages)
 
     def _next_epoch(self, checkpoint: Checkpoint, behind: int = 0) -> Epoch:
@@ -334,12 +321,7 @@ class DriverWindows:
         return Epoch(number, last + 1 + behind - done, done)
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Read the state that the next batch needs.
-
-        Raises:
-            WindowStateError: it cannot be had.
-            DefinitionError: a bounded run has filled a table: what its windows held is not there.
-        """
+        """Read the state that the next batch needs."""
         self._refuse_claims()
         flow = self._group.topology.name
         begun = Begun.of(self._files)
@@ -420,11 +402,6 @@ class DriverWindows:
 
         Args:
             run: the evaluation of the batch's plan; its rows count as they pass.
-            position: of the batch.
-
-        Raises:
-            WindowStateError: the state cannot be had.
-            BatchError: an operation failed.
         """
         known = self._known(batch.txid)
         if known is not None:
@@ -480,9 +457,6 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
 
     Returns:
         How many events wait for the clock in them, and come if the windows come back.
-
-    Raises:
-        ChangeoverError: a batch of the former definition is in some of the tables and not in all, or is to be left out.
     """
     files, sinks = state_files(checkpoint.folder), [sink.table for sink in group.sinks]
     if Begun.of(files) is None or windows_on_channels(group.topology, group.name):
@@ -522,11 +496,7 @@ def _is_pending(group: BatchGroup, checkpoint: Checkpoint) -> bool:
 
 
 def _refuse_skipped(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again.
-
-    Raises:
-        ChangeoverError
-    """
+    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again."""
     epoch, done = checkpoint.epoch, checkpoint.finished_batches()
     assert epoch is not None
     record = checkpoint.attempts().get(f"{group.name}/{epoch.number}").get(epoch.txid(done))
@@ -536,11 +506,7 @@ def _refuse_skipped(group: BatchGroup, checkpoint: Checkpoint) -> None:
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    """Refuse a query whose windows ran in its batch and do no longer, or the other way round: they would begin empty.
-
-    Raises:
-        WindowPlaceError
-    """
+    """Refuse a query whose windows ran in its batch and do no longer, or the other way round: they would begin empty."""
     in_batch = bool(group.windows)
     # A folder that the records name is lost, which the check of the states says.
     is_lost = in_batch and next(_named_of(group), None) and ended_in(state_files(checkpoint.folder)) is None

@@ -85,19 +85,7 @@ class FirstGate:
 
 
 class BatchGroup:
-    """One batch group of a topology, ready to run.
-
-    Args:
-        spark: the session.
-        lake: where the states are.
-        topology: the flow.
-        spouts: the sources of the group.
-
-    Raises:
-        DefinitionError: if the plan does not compile; the text names the user's line.
-        SourceError: if the source cannot be read.
-        StateSchemaError: if a state that is there does not fit.
-    """
+    """One batch group of a topology, ready to run."""
 
     def __init__(
         self, spark: SparkSession, lake: Lake, topology: TridentTopology, spouts: tuple[nodes.SpoutNode, ...]
@@ -142,18 +130,19 @@ class BatchGroup:
 
     def _last_gates(self) -> tuple[int, ...]:
         """Return the gates that put rows into quarantine on the way to a state, without those ahead of another such gate."""
-        graph = self.topology.graph
-        ways = {node.id for sink in self.sinks for node in graph.ancestors(sink.node.id)} & self.reach
-        gates = [n.id for n in graph if n.id in ways and isinstance(n, nodes.GateNode) and n.gate.drops]
-        ahead = {node.id for gate in gates for node in graph.ancestors(gate) if node.id != gate}
+        gates = [node.id for node in self._gates_before_states() if node.gate.drops]
+        ahead = {node.id for gate in gates for node in self.topology.graph.ancestors(gate) if node.id != gate}
         return tuple(gate for gate in gates if gate not in ahead)
 
     def _digest_of_gates(self) -> str:
         """Return a digest of what the gates drop on the way to the states, by which a batch knows the gates that began it."""
+        decide = [node.gate.decides for node in self._gates_before_states() if node.gate.decides]
+        return hashlib.blake2b(json.dumps(decide).encode(), digest_size=8).hexdigest()
+
+    def _gates_before_states(self) -> list[nodes.GateNode]:
         graph = self.topology.graph
         ways = {node.id for sink in self.sinks for node in graph.ancestors(sink.node.id)} & self.reach
-        decide = [n.gate.decides for n in graph if n.id in ways and isinstance(n, nodes.GateNode) and n.gate.decides]
-        return hashlib.blake2b(json.dumps(decide).encode(), digest_size=8).hexdigest()
+        return [node for node in graph if node.id in ways and isinstance(node, nodes.GateNode)]
 
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
@@ -182,11 +171,8 @@ class BatchGroup:
 
     def schema_at(self, node: nodes.Node) -> StructType:
         """Return the fields behind an operation, with their types."""
-        from pyspark.sql.types import StructType
-
-        frame = Compiler(self.topology.graph, (node.id,), _Dry(self), self._empty()).frames()[node.id]
-        by_name = {f.name: f for f in frame.schema.fields}
-        return StructType([by_name[name] for name in node.fields])
+        compiler = Compiler(self.topology.graph, (node.id,), _Dry(self), self._empty())
+        return self._columns(node, compiler.frames()[node.id])
 
     def _prepare(
         self,
@@ -270,7 +256,7 @@ class BatchGroup:
             text = str(error).splitlines()[0]
             raise FunctionError(f"the way to state {node.state.name}", f"at {node.at}: {text}") from None
 
-    def _columns(self, node: nodes.PersistNode, frame: DataFrame) -> StructType:
+    def _columns(self, node: nodes.Node, frame: DataFrame) -> StructType:
         from pyspark.sql.types import StructType
 
         by_name = {f.name: f for f in frame.schema.fields}

@@ -104,11 +104,7 @@ class Entrance:
         return source if corrupt is None else source.withColumn(CORRUPT, corrupt)
 
     def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
-        """Make each source ready and refuse what cannot be read.
-
-        Raises:
-            SourceError
-        """
+        """Make each source ready and refuse what cannot be read."""
         self._spark = spark
         for channel in self.channels:
             channel.source.locate({name: lake.channel_path(name) for name in channel.reads})
@@ -131,9 +127,6 @@ class Entrance:
 
         Args:
             checkpoint: Spark's own.
-
-        Raises:
-            LostRowsError
         """
         for index, spout in enumerate(self.spouts):
             spout.source.check_same(spout.stream, self._spark, checkpoint, index)

@@ -116,9 +116,7 @@ class PlanRun:
     """Builds the frames that a group commits, and accounts for what came in and what was refused.
 
     Args:
-        group: the batch group.
         sources: by spout the source's frame: fields, `_corrupt`, `_file`.
-        label: of the batch, for messages.
         reads: what the plan reads beside them.
         slices: the slices wanted (a bounded run: each is a batch of its own), or None for a stream's batch.
         txid: of a stream's batch.

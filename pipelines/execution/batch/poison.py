@@ -211,7 +211,6 @@ def skip(
         DefinitionError: the topology has no such stream with a source.
         NoPoisonBatchError: that txid is not a poison batch; nothing was skipped.
         SeveralPoisonBatchesError: it is, or may be, one of several groups, and no stream was given; nothing was skipped.
-        LockedError: another process runs the flow.
     """
     groups = {group_name(spouts): [spout.stream for spout in spouts] for spouts in spout_groups(topology)}
     chosen = [name for name, streams in groups.items() if stream in (None, name, *streams)]

@@ -17,9 +17,8 @@ Claims = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Position:
-    """Where a batch stands in its source: Spark's batch id and the files (as `file_key`) that it takes."""
+    """Where a batch stands in its source: the files (as `file_key`) that it takes."""
 
-    batch_id: int
     files: frozenset[str]
     bytes: int | None
     clocks: Mapping[str, int] = field(default_factory=dict)

@@ -61,13 +61,7 @@ class Shared:
     """What all batches of a runner share.
 
     Attributes:
-        group: the batch group.
-        epoch: the life of the checkpoint.
-        tracker: the batch protocol.
-        listeners: called around each commit.
         sizes: rows of each state's last commit, kept from batch to batch.
-        hooks: called per stage.
-        counters: of the group's user functions.
         before_close: called when all is committed, before the batch counts as done; None: nothing is to do.
         windows: those that run in the batch; None: there are none.
         is_taken: tells whether Spark has marked a batch as done, or another process has made attempts of its own.
@@ -90,8 +84,6 @@ class _Attempt:
     """One attempt at a batch, while it works.
 
     Attributes:
-        known: whether each state holds the txid already.
-        commits: the commits so far.
         runs: the evaluations of the plan, each with the rows that it left out.
         received: what each state's part of the plan took in.
         windowed: what the windows that run in the batch have made.
@@ -286,16 +278,10 @@ class StreamBatch:
                 done.append(self._commit_large_channel(attempt, run, sink, frames[sink.node.id]))
             else:
                 done.append(self._commit_spark(attempt, sink, frames[sink.node.id]))
-        for sink in late:
-            done.append(self._commit_late(attempt, run, sink, claimed))
-        return done
+        return done + [self._commit_late(attempt, run, sink, claimed) for sink in late]
 
     def _room(self, attempt: _Attempt, sink: Sink, results: Mapping[str, tuple[pa.Table, float]]) -> Room | None:
-        """See that a state's small results fit its totals.
-
-        Raises:
-            StateOverflowError
-        """
+        """See that a state's small results fit its totals."""
         if sink.name not in results:
             return None
         return sink.writer.room(results[sink.name][0], attempt.batch.txid, known=attempt.known[sink.name])

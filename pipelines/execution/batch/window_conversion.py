@@ -82,21 +82,13 @@ class ChannelWindows:
         return left if left._changeover.read_by(checkpoint) == (group.windows[0].channel,) else None
 
     def check_tables(self) -> None:
-        """Check that the channel's query and what it has written belong together.
-
-        Raises:
-            NotTogetherError
-        """
+        """Check that the channel's query and what it has written belong together."""
         belonging = Belonging(self.checkpoint, self._group.lake)
         if own := [table for table in self._tables_of(self.checkpoint) if belonging.knows(table)]:
             belonging.check(own)
 
     def read(self, stages: Sequence[Stage]) -> Taken:
-        """Read what the windows hold, behind all that is in the channel.
-
-        Raises:
-            WindowPlaceError: it cannot be taken over.
-        """
+        """Read what the windows hold, behind all that is in the channel."""
         clocks = self._clocks()
         stores = self._stores(stages)
         known = clock_of(clocks, self._group.entrance.origins)
@@ -106,11 +98,7 @@ class ChannelWindows:
         )
 
     def check_forms(self, stages: Sequence[Stage]) -> None:
-        """Check that what the windows hold could be taken over, if their queries stood still.
-
-        Raises:
-            WindowPlaceError
-        """
+        """Check that what the windows hold could be taken over, if their queries stood still."""
         for stage, blobs in zip(stages, self._stores(stages), strict=True):
             self._kept(stage, blobs)
 

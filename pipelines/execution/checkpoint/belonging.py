@@ -92,12 +92,7 @@ def _parsed(tables: Any) -> dict[str, Known]:
 
 
 class Belonging:
-    """A checkpoint and the tables that its query writes.
-
-    Args:
-        checkpoint: of the query.
-        lake: where the tables are.
-    """
+    """A checkpoint and the tables that its query writes."""
 
     def __init__(self, checkpoint: Checkpoint, lake: Lake) -> None:
         self._checkpoint, self._lake = checkpoint, lake
@@ -217,9 +212,6 @@ class Belonging:
         Args:
             tables: those that the query writes as it is defined now; none: those that are noted.
             filling: a backfill, which may fill a table that was lost: one without a batch of this epoch passes.
-
-        Raises:
-            CheckpointBehindError, OtherCheckpointError, TableBehindError
         """
         epoch = self._checkpoint.epoch
         if epoch is None:
@@ -400,9 +392,6 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
 
     Returns:
         By query what did not belong together; empty if there was nothing to do.
-
-    Raises:
-        LockedError: another process runs the flow.
     """
     errors = {}
     for spouts in spout_groups(topology):

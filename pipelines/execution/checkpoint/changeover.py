@@ -79,7 +79,6 @@ class Changeover:
     """From what is deployed to a topology as it is defined now.
 
     Args:
-        lake: where the flow is deployed.
         topology: the flow as it is defined now.
     """
 
@@ -99,12 +98,7 @@ class Changeover:
     # --- before anything is stopped ---------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a definition that does not fit the tables that are there.
-
-        Raises:
-            StateSchemaError
-            WindowPlaceError
-        """
+        """Refuse a definition that does not fit the tables that are there."""
         for query in self._queries:
             if is_elsewhere(query.checkpoint, query.in_batch) and not self._may_change(query):
                 raise WindowPlaceError(self._topology.name, query.name, in_batch=query.in_batch)
@@ -219,11 +213,7 @@ class Changeover:
         return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), anew
 
     def _check_together(self, query: Query) -> None:
-        """Refuse a checkpoint that does not go with its tables, which another query may seem to have written.
-
-        Raises:
-            NotTogetherError
-        """
+        """Refuse a checkpoint that does not go with its tables, which another query may seem to have written."""
         belonging = Belonging(query.checkpoint, self._lake)
         own = self._check_own(belonging, query)
         # What those name that it no longer writes is said before they are forgotten.

@@ -59,10 +59,7 @@ class Marker:
     """A repartition that is under way.
 
     Attributes:
-        phase: how far it has come.
-        copy: the folder of the copy.
         before: partitions before; `after`: those wanted.
-        reason: why it is rolled back.
     """
 
     phase: str
@@ -118,10 +115,7 @@ class Recovered:
     """What was found of a repartition that was cut off.
 
     Attributes:
-        phase: how far it had come.
         action: `dropped` (nothing had been changed), `rolled_back` (the copy is back), `finished` (it was done).
-        partitions: the number of partitions now.
-        reason: in a sentence.
     """
 
     phase: str
@@ -139,11 +133,6 @@ def recover(checkpoint: Checkpoint, copies: Place | None = None) -> Recovered | 
 
     Returns:
         What was found; None, after one look for a file, if there was nothing.
-
-    Raises:
-        CopyError: the checkpoint is half-made and its copy is damaged.
-        LockedError: a compaction holds the flow for too long.
-        LeaseLostError: another process may run the query.
     """
     marker = Marker.of(checkpoint)
     if marker is None:
@@ -211,11 +200,7 @@ def make_copy(checkpoint: Checkpoint, folder: Place, about: Mapping[str, Any]) -
 
 
 def check_copy(checkpoint: Checkpoint, folder: Place) -> Manifest:
-    """Return the files of a copy, each of which is what it was.
-
-    Raises:
-        CopyError
-    """
+    """Return the files of a copy, each of which is what it was."""
 
     def damaged(problem: str) -> CopyError:
         return CopyError(checkpoint.flow, checkpoint.folder.name, folder, problem)

@@ -52,11 +52,7 @@ class DamagedCheckpointError(DamagedError):
 
 
 def read_own(flow: str, file: Place, parse: Callable[[Any], T]) -> T | None:
-    """Return one of the engine's files beside a checkpoint, None if there is none.
-
-    Raises:
-        DamagedCheckpointError: it is there and does not say what it should.
-    """
+    """Return one of the engine's files beside a checkpoint, None if there is none."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:
@@ -65,11 +61,7 @@ def read_own(flow: str, file: Place, parse: Callable[[Any], T]) -> T | None:
 
 
 def parsed(flow: str, file: Place, data: bytes, parse: Callable[[Any], T]) -> T:
-    """Return what one of the engine's files says.
-
-    Raises:
-        DamagedCheckpointError
-    """
+    """Return what one of the engine's files says."""
     try:
         return parse(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -156,9 +148,6 @@ def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> se
 
     Returns:
         The batches (Spark's ids) that are planned again.
-
-    Raises:
-        DamagedCheckpointError
     """
     anew = set()
     for damage in spark_damages(flow, spark, newest=2):

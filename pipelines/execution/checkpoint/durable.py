@@ -76,9 +76,7 @@ class DurableBatches:
     """What a stream asks of the disk, batch by batch.
 
     Args:
-        checkpoint: of the query.
         tables: those that it writes; one that does not exist yet may come.
-        root: of the lake.
     """
 
     def __init__(self, checkpoint: Checkpoint, tables: Iterable[StateTable], root: Path) -> None:

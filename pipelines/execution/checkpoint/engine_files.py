@@ -56,11 +56,7 @@ class Epoch:
         return self.first_txid + batch_id
 
     def checked(self) -> Epoch:
-        """Return the epoch itself, its values being numbers.
-
-        Raises:
-            TypeError
-        """
+        """Return the epoch itself, its values being numbers."""
         if not all(type(value) is int for value in (self.number, self.first_txid, self.first_batch)):
             raise TypeError("its values are not numbers")
         return self
@@ -144,19 +140,11 @@ class Checkpoint:
         return epoch.number if epoch else None
 
     def check_epoch(self) -> None:
-        """Refuse a damaged `epoch.json`.
-
-        Raises:
-            DamagedCheckpointError
-        """
+        """Refuse a damaged `epoch.json`."""
         self._read("epoch.json", lambda fields: Epoch(**fields).checked())
 
     def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """Return one of the engine's files, None if there is none.
-
-        Raises:
-            DamagedCheckpointError: it is there and does not say what it should.
-        """
+        """Return one of the engine's files, None if there is none."""
         return read_own(self.flow, self.folder / name, parse)
 
     def _write(self, name: str, value: Any) -> None:
@@ -254,11 +242,7 @@ class Checkpoint:
             yield
 
     def still_held(self) -> None:
-        """See that no lease is lost by which this process holds it: before each step of what would harm the next run.
-
-        Raises:
-            LeaseLostError
-        """
+        """See that no lease is lost by which this process holds it: before each step of what would harm the next run."""
         for lease in self._leases:
             lease.check()
 
@@ -282,9 +266,6 @@ class Checkpoint:
 
         Args:
             half_made: for who mends a half-made checkpoint. To others one would say that nothing was counted.
-
-        Raises:
-            HalfMadeCheckpointError
         """
         with self._locked("rewrite.lock", wait_seconds):
             if not half_made and (self.folder / MARKER).exists():
@@ -354,11 +335,7 @@ class StoredAttempts:
         return self._tag != (file.store.tag(file.key) if isinstance(file, Location) else _identity(file))
 
     def _swap(self, file: Location) -> None:
-        """Replace what this run has read or put: one that has lost its lease must not write over the next one's.
-
-        Raises:
-            LeaseLostError
-        """
+        """Replace what this run has read or put: one that has lost its lease must not write over the next one's."""
         data = json.dumps(self._records).encode()
         store = file.store
         known = self._tag

@@ -81,7 +81,6 @@ class Owner:
     """Whom a checkpoint belongs to.
 
     Attributes:
-        host: The host.
         leased: Whether it was taken under a lease of the registry.
         since: When, in seconds since 1970.
     """
@@ -147,12 +146,7 @@ def claim(flow: str, folder: Path, *, begins: bool) -> None:
     """Make sure that a checkpoint is this host's; to be called with one of its locks held.
 
     Args:
-        flow: Whose checkpoint.
-        folder: The checkpoint's.
         begins: Whether a run begins (a batch of one does not): then the registry is asked too.
-
-    Raises:
-        OtherHostError: It is another host's.
     """
     here, under_lease = Host.here(), _LEASED.get()
     if begins and not under_lease and _registry.always:

@@ -218,11 +218,7 @@ class Begun:
 
     @classmethod
     def read(cls, files: StateFiles, name: str) -> Begun:
-        """Read one of its files.
-
-        Raises:
-            WindowStateError: it is damaged.
-        """
+        """Read one of its files."""
         data, txid = files.read(name), _begun_txid(name)
         if not data:
             return cls(txid)
@@ -292,9 +288,7 @@ class WindowFiles:
     """The states of a query's windows, batch by batch.
 
     Args:
-        files: where they are.
         windows: one or more, each of which gets what comes of the results of the one before.
-        definition: of the windows.
     """
 
     def __init__(self, files: StateFiles, windows: Sequence[Arrays], definition: Definition) -> None:
@@ -323,10 +317,6 @@ class WindowFiles:
 
         Returns:
             The results of each window, and what the records of the batch are to name.
-
-        Raises:
-            WindowStateError: the state cannot be had.
-            WindowFailure: a window failed.
         """
         results, states = self._fed(self._state(before), pieces, between)
         below = self._stands_on(before, states)
@@ -347,11 +337,7 @@ class WindowFiles:
         return ref
 
     def left_out(self, ref: StateRef) -> pa.Table | None:
-        """Return the rows that did not fit the windows that began with a state (`begin`).
-
-        Raises:
-            WindowStateError
-        """
+        """Return the rows that did not fit the windows that began with a state (`begin`)."""
         return self._read(ref).tables.get(_LEFT)
 
     def _write(
@@ -411,11 +397,7 @@ class WindowFiles:
             raise WindowFailure(error, number) from error
 
     def results(self, ref: StateRef) -> tuple[pa.Table, ...]:
-        """Return what the windows have made in a batch whose record names its file.
-
-        Raises:
-            WindowStateError
-        """
+        """Return what the windows have made in a batch whose record names its file."""
         tables = self._read(ref).tables
         return tuple(tables[_part(_RESULTS, number)] for number in range(len(self._windows)))
 
@@ -435,11 +417,7 @@ class WindowFiles:
                 self._files.remove(name)
 
     def check(self, ref: StateRef) -> None:
-        """Read a state and all on which it stands.
-
-        Raises:
-            WindowStateError
-        """
+        """Read a state and all on which it stands."""
         self._loaded(ref)
 
     def _state(self, ref: StateRef | None) -> States:
@@ -457,11 +435,7 @@ class WindowFiles:
         return tuple(_state_in(parts, number, arrays) for number, arrays in enumerate(self._windows))
 
     def left_by(self, ref: StateRef) -> tuple[bool, str | None]:
-        """Return whether this definition has left a state, and the version of the one that has.
-
-        Raises:
-            WindowStateError: it cannot be had.
-        """
+        """Return whether this definition has left a state, and the version of the one that has."""
         head, _ = _opened(self._files, ref)
         return head["signature"] == self._definition.signature.hex(), head.get("version")
 
@@ -470,9 +444,6 @@ class WindowFiles:
 
         Windows of the same operation keep what they hold, the others begin empty at its clock. What waits for the clock has
         been in no window: it goes into the first.
-
-        Raises:
-            WindowStateError: it cannot be had.
         """
         last = _read(self._files, ref)
         parts = [*(_read(self._files, file) for file in last.below), last]
@@ -576,21 +547,13 @@ def outputs_in(files: StateFiles) -> tuple[str, ...]:
 
 
 def waiting_in(files: StateFiles, ref: StateRef) -> int:
-    """Return how many events of a state wait for the clock.
-
-    Raises:
-        WindowStateError: it cannot be had.
-    """
+    """Return how many events of a state wait for the clock."""
     pending = _read(files, ref).tables.get(_part(_PENDING, 0))
     return 0 if pending is None else pending.num_rows
 
 
 def check_files(files: StateFiles, ref: StateRef) -> None:
-    """Read a state's file and all on which it stands, whatever the operation is.
-
-    Raises:
-        WindowStateError
-    """
+    """Read a state's file and all on which it stands, whatever the operation is."""
     head, _ = _opened(files, ref)
     for below in head["below"]:
         _opened(files, StateRef.of_json(below))

@@ -94,9 +94,6 @@ def check_fields(checkpoint: Checkpoint, query: str, taken: Taken, *, held: bool
 
     A new field is null in the events that windows hold already; a field that is gone is forgotten. Windows of an operation
     that was changed itself begin again, so its fields may be anything.
-
-    Raises:
-        WindowFieldError
     """
     file = checkpoint.folder / FILE
     before: dict[str, dict[str, str]] = _read(file) if held else {}

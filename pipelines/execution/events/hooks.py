@@ -95,7 +95,6 @@ class Counters:
     Spark keeps every accumulator that was ever made, so a batch cannot have one of its own.
 
     Args:
-        spark: the session.
         scope: what tells this group's counters from others', e.g. `flow/group/`.
     """
 

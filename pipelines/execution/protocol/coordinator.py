@@ -64,7 +64,6 @@ class AttemptRecord:
         tries: Attempts that count towards `max_attempts`: not those withdrawn because an earlier txid failed.
         state: PROCESSING, FAILED, COMMITTED, POISON or SKIPPED. PROCESSING after a restart: the attempt never ended.
         sources: What each transactional source delivered, to compare a replay with.
-        reason: Why the latest attempt failed.
         in_windows: Whether it failed in the windows of the query, before there was anything to commit. Who skips the txid
             then leaves its rows out of the windows.
     """
@@ -219,10 +218,6 @@ class Coordinator:
 
         Opening a live txid again fails that attempt first (R5). The latest committed txid may be opened again too:
         Spark replays it if the process died before Spark's own commit.
-
-        Raises:
-            RefusedError: The txid is POISON or SKIPPED, or the last allowed attempt never ended.
-            OrderError: It is not this txid's turn, `max_active` are open, or the group is deactivated.
         """
         self._check_turn(txid)
         live = self._active.get(txid)

@@ -80,12 +80,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class MissingModuleError(TrideltaError):
-    """A Python worker lacks a module that a function needs: no row is at fault, and none goes to quarantine.
-
-    Attributes:
-        flow: the flow.
-        module: its name.
-    """
+    """A Python worker lacks a module that a function needs: no row is at fault, and none goes to quarantine."""
 
     def __init__(self, flow: str, module: str) -> None:
         self.flow, self.module = flow, module

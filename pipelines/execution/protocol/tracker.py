@@ -48,7 +48,6 @@ class Stage:
         tasks: How many reports of each kind make it whole (B3).
         lazy: Its counts come out of the commit's own Spark job, so the commit signal does not wait for them.
         transactional: For a source: a replay must deliver the same rows. False for an opaque one.
-        group: Its batch group.
     """
 
     name: str

@@ -35,7 +35,6 @@ class Row:
         txid: the batch that refused it, -1: a backfill.
         stored: the slice under which quarantine holds it.
         slice: the slice that it will be counted in.
-        file: where it came from.
         poison: whether it was refused as part of a poison batch.
     """
 
@@ -100,9 +99,7 @@ class Counted:
     """Judges the rows of one lot.
 
     Args:
-        quarantine: the flow's quarantine.
         states: the tables behind the rows' place, by name.
-        checkpoint: of the batch group.
         drops: whether a gate may refuse what the rows become.
     """
 

@@ -89,11 +89,7 @@ class Records:
         return needed
 
     def begin(self, record: Record, lot: Lot) -> None:
-        """Write a replay down: its rows first, so that a record without rows is never there.
-
-        Raises:
-            LateWriterError: another process has given its number to a replay.
-        """
+        """Write a replay down: its rows first, so that a record without rows is never there."""
         written = io.BytesIO()
         pq.write_table(lot.rows, written)
         _put_new(record, self._rows(record.number), written.getvalue())

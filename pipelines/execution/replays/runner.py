@@ -62,12 +62,8 @@ class Replayer:
     """Replays quarantined rows of one flow.
 
     Args:
-        spark: the session.
-        lake: where the tables are.
-        topology: the flow, as it is now.
         listeners: called around each commit; the txid that they get is the replay's number.
         lock_wait_seconds: how long to wait for a batch, a backfill or a compaction of the flow.
-        progress: called with each lot's report.
     """
 
     def __init__(
@@ -310,11 +306,7 @@ class Replayer:
 
 
 def quarantine_of(lake: Lake, topology: TridentTopology) -> StateTable | None:
-    """Return a flow's quarantine; None for one that has run and rejected nothing.
-
-    Raises:
-        UnknownStateError: the flow has not run yet.
-    """
+    """Return a flow's quarantine; None for one that has run and rejected nothing."""
     try:
         return lake.quarantine(topology.name)
     except UnknownStateError:
@@ -327,10 +319,6 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
     """Return what a replay would take, by place and rule, and what it would refuse. No Spark; changes nothing.
 
     Whether single rows are counted already, or do not read back, only the replay itself finds out.
-
-    Raises:
-        UnknownStateError: the flow has not run yet.
-        ReplayError: the flow has no such gate or stream.
     """
     reports = []
     rejected = quarantine_of(lake, topology)
@@ -345,12 +333,7 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
 
 
 def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
-    """Look before a replay: what cannot be done is refused before Spark starts.
-
-    Raises:
-        UnknownStateError: the flow has not run yet.
-        ReplayError: none of the selected rows can be replayed.
-    """
+    """Look before a replay: what cannot be done is refused before Spark starts."""
     report = look(lake, topology, selection)
     possible = [lot_report for lot_report in report.lots if not lot_report.left]
     if report.lots and not possible and not unfinished(lake, topology):

@@ -102,11 +102,7 @@ class Lot:
 
 
 def txids_of(text: str) -> tuple[int | None, int | None]:
-    """Return the first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused.
-
-    Raises:
-        DefinitionError: it is none of these.
-    """
+    """Return the first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused."""
     if not text:
         return None, None
     if text == BACKFILLS:
@@ -123,11 +119,7 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
 
 
 def check_names(selection: Selection, table: StateTable | None, topology: TridentTopology) -> None:
-    """Refuse a gate or a stream that the flow does not have, and that never refused anything.
-
-    Raises:
-        ReplayError
-    """
+    """Refuse a gate or a stream that the flow does not have, and that never refused anything."""
     held = table.stored("true")["stage"].to_pylist() if selection.gates and table is not None else ()
     stages = set(held) - {SOURCE, BATCH}
     gates = sorted({node.gate.name for node in topology.graph if isinstance(node, GateNode)} | stages)

@@ -36,11 +36,7 @@ _VALUE, _RECORD = "_value", "_record"
 
 
 def check_readable(topology: TridentTopology, lot: Lot, schema: StructType) -> None:
-    """Refuse fields that are written as text and not read from it.
-
-    Raises:
-        ReplayError
-    """
+    """Refuse fields that are written as text and not read from it."""
     for field in schema.fields:
         if not _readable(field.dataType):
             problem = f'field "{field.name}" is of type {field.dataType.simpleString()}, which is not read from JSON'

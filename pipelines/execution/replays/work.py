@@ -51,10 +51,7 @@ class ReplayRun(PlanRun):
     """Builds the frames that a replay commits, and tells what is refused again.
 
     Args:
-        group: the batch group.
-        entry: where the rows enter.
         rows: a source's frame, or a gate's tuples, with `_replayed` and `_unreadable` (`texts`).
-        label: for messages.
         reads: what the plan reads beside them.
     """
 
@@ -110,11 +107,7 @@ class ReplayRun(PlanRun):
         return frame.join(F.broadcast(gone), REPLAYED, "left_anti")
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
-        """Let a frame pass, at once: few rows come, and the verdict is there before anything is committed.
-
-        Raises:
-            GateError: it refuses all of them.
-        """
+        """Let a frame pass, at once: few rows come, and the verdict is there before anything is committed."""
         compiled = self.group.compiled_gate(node, frame.drop(REPLAYED), compile_gate)
         annotated = self._cache(compiled.annotate(frame))
         result = self.results[node.gate.name] = compiled.judge(annotated, annotated.drop(REPLAYED))
@@ -154,8 +147,6 @@ class Order:
     """What one replay is to do.
 
     Attributes:
-        lot: the rows.
-        record: it as it is written down.
         counted: of each state the rows that it counts already.
         seen: of each table (`quarantine` too) the version for which that was judged; moves on with each commit.
     """
@@ -167,15 +158,7 @@ class Order:
 
 
 class Work:
-    """Replays lots that enter at one place.
-
-    Args:
-        spark: the session.
-        lake: where the tables are.
-        group: the batch group of the place.
-        entry: the place.
-        listeners: called around each commit.
-    """
+    """Replays lots that enter at one place."""
 
     def __init__(
         self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: Entry, listeners: tuple[Listener, ...]
@@ -238,9 +221,6 @@ class Work:
 
         Args:
             begin: writes the replay down; called when all of the first states is computed and nothing committed.
-
-        Raises:
-            GateError: a gate refuses them all.
         """
         lot, record = order.lot, order.record
         run, commits = self._run(lot, record.number), []
@@ -345,11 +325,7 @@ class Work:
         return pa.Table.from_pylist(kept, schema=pa.schema({**names, REPLAYED: pa.int64()}))
 
     def _judged_since(self, record: Record) -> Replaced:
-        """Return what backfills and resets have put into quarantine anew since the replay was written down.
-
-        Raises:
-            LateWriterError: the log no longer says.
-        """
+        """Return what backfills and resets have put into quarantine anew since the replay was written down."""
         fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
         if fresh is None:
             seen = f"its log no longer tells what came behind version {record.versions[NAME]}"

@@ -106,10 +106,6 @@ class _SliceRows:
     """The rows of one slice for one table.
 
     Attributes:
-        slice: the slice.
-        received: source rows of the slice.
-        files: the source files that they came from.
-        rows: the rows to commit.
         hash: the XOR of their hashes; None: not computed.
         streamed: the files that the table's stream has counted.
         read: versions of the other flows' tables that were read.
@@ -132,10 +128,7 @@ class BoundedRunner:
     """Backfills one batch group of a flow.
 
     Args:
-        group: the batch group.
         checkpoint: the group's checkpoint (of its stream, if it ever had one).
-        listeners: told of each commit.
-        on_slice: called with each slice's report.
     """
 
     def __init__(
@@ -161,11 +154,6 @@ class BoundedRunner:
 
         Raises:
             DefinitionError: a text cannot be a slice.
-            SourceGoneError: the stream has counted files that are gone.
-            RewrittenSourceError: the stream has yet to read files that were rewritten.
-            LockedError: another backfill or compaction holds the flow for too long.
-            NotTogetherError: the checkpoint of the flow's stream and its tables do not belong together.
-            SliceOfMapError: a map state holds one of the slices, or its stream has begun.
         """
         started = time.monotonic()
         wanted = tuple(dict.fromkeys(slices))
@@ -209,9 +197,6 @@ class BoundedRunner:
         Returns:
             By slice and map the files that it has taken in, where another state has not: what committed them was cut off, or a
             gate refused the slice behind the map, or that state was added. The others can still get the slice.
-
-        Raises:
-            SliceOfMapError
         """
         taken_in: dict[str, dict[str, frozenset[str]]] = {}
         if not self._group.entrance.sliced or not self._maps():
@@ -237,11 +222,7 @@ class BoundedRunner:
         return taken_in
 
     def _check_no_stream(self, slices: tuple[str, ...], maps: Sequence[Sink]) -> None:
-        """Check that no stream has written one of these map states.
-
-        Raises:
-            SliceOfMapError
-        """
+        """Check that no stream has written one of these map states."""
         for sink in maps:
             if slices and sink.table.commits.batches():
                 reason = "its stream has counted batches already"
@@ -255,11 +236,7 @@ class BoundedRunner:
         )
 
     def _check_taken_in(self, work: _Pass) -> None:
-        """Check that maps which are left out hold the very files that the others get.
-
-        Raises:
-            SliceOfMapError
-        """
+        """Check that maps which are left out hold the very files that the others get."""
         for slice_ in work.slices:
             _, files = work.counts.get(slice_, (0, frozenset()))
             for name, taken in self._taken_in.get(slice_, {}).items():
@@ -571,11 +548,7 @@ def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:
 
 
 def check_sliced(group: BatchGroup) -> None:
-    """Refuse a backfill of a flow that names no slice column.
-
-    Raises:
-        TrideltaError
-    """
+    """Refuse a backfill of a flow that names no slice column."""
     if not group.entrance.sliced:
         raise TrideltaError(
             f'flow "{group.topology.name}": stream "{group.name}" names no slice column, so no part of it can be replaced',

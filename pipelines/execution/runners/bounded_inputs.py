@@ -35,7 +35,6 @@ class UpstreamSliceError(TrideltaError):
 
     Attributes:
         flow: the flow whose slice it is.
-        slice: the slice.
         table: the table of the other flow.
         upstream: the other flow.
         seen: what was seen of the slice there.
@@ -55,7 +54,6 @@ class UpstreamTable:
     """A sliced table that a flow reads as a source.
 
     Attributes:
-        name: the table's name.
         flow: the flow that writes it.
         made: the slices that it holds.
     """

@@ -29,7 +29,6 @@ class RewrittenSourceError(SourceError):
     Attributes:
         source: the stream's name.
         slices: the slices that a backfill has counted; none where the backfill is refused.
-        file: one of the files.
     """
 
     def __init__(self, source: str, slices: tuple[str, ...], file: str) -> None:
@@ -56,10 +55,6 @@ class SameSources:
 
     Asked at the start and again when the first batch is planned: a file that is there both times is what the batch reads,
     whichever version between them Spark has begun with.
-
-    Args:
-        group: the batch group.
-        checkpoint: its checkpoint.
     """
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint) -> None:
@@ -75,20 +70,13 @@ class SameSources:
         """Compare the claims with the files that the stream will read, and sources with those that the checkpoint is of.
 
         A first batch may have been planned by a former life: what came since is read under its own name.
-
-        Raises:
-            RewrittenSourceError, LostRowsError
         """
         self._group.entrance.check_same(self._checkpoint)
         for index, name, source in self._new:
             self._compare(name, source, source.first_version(self._checkpoint, index))
 
     def check_planned(self, batch_id: int) -> None:
-        """Compare the claims with the files that a planned batch begins with, once, and the sources each time.
-
-        Raises:
-            RewrittenSourceError, LostRowsError
-        """
+        """Compare the claims with the files that a planned batch begins with, once, and the sources each time."""
         self._group.entrance.check_same(self._checkpoint)
         for entry in list(self._new):
             index, name, source = entry
@@ -119,9 +107,6 @@ def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset
 
     Args:
         positions: what the backfill has read.
-
-    Raises:
-        RewrittenSourceError
     """
     if checkpoint.epoch is None or checkpoint.last_batch() < 0:
         return

@@ -57,16 +57,12 @@ class ExecutorError(TrideltaError):
         super().__init__(f"the executors of {master} cannot run this: {problem}", hint=hint)
 
 
-def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER_SECONDS) -> None:
+def check_executors(spark: SparkSession, lake: Place) -> None:
     """Send a cluster's executors the package, and see that they can work; once per application and lake.
 
     Args:
         spark: a session; nothing is asked of a local one.
         lake: the lake's root, which they must see.
-        seconds: how long to wait for an executor.
-
-    Raises:
-        ExecutorError: they lack a module, see another lake, run another Python, or there are none.
     """
     context = spark.sparkContext
     key = (str(context.applicationId), str(lake))
@@ -77,7 +73,7 @@ def check_executors(spark: SparkSession, lake: Place, *, seconds: float = ANSWER
     with bounded_folder(lake, ".probe", mode=0o777) as folder:
         probe = folder / "probe"
         probe.write_bytes(b"tridelta\n")
-        _within(context, seconds, lambda: _ask(spark, lake, probe))
+        _within(context, ANSWER_SECONDS, lambda: _ask(spark, lake, probe))
     _asked.add(key)
 
 

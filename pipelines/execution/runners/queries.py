@@ -76,14 +76,8 @@ class QueryRunner:
     """Answers one query stream. It may be shared by threads.
 
     Args:
-        lake: where the states are.
-        topology: the flow.
-        name: the query stream.
         spark: gives the session, if the query needs one.
         txid: read the states as of this txid; None: as of their last commit, each at one version a request.
-
-    Raises:
-        UnknownQueryError: if the topology has no such query stream.
     """
 
     def __init__(
@@ -103,11 +97,7 @@ class QueryRunner:
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
     def arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
-        """Return arguments from the command line, each as its column's type; arrays, maps and structs are given as JSON.
-
-        Raises:
-            ArgumentsError: if there are more or fewer than the query takes, or one is not of its type.
-        """
+        """Return arguments from the command line, each as its column's type; arrays, maps and structs are given as JSON."""
         columns = parse_ddl(self._spout.schema)
         if len(texts) != len(columns):
             problem = f"it takes {len(columns)} argument{'s' * (len(columns) != 1)}, got {len(texts)}"
@@ -130,14 +120,7 @@ class QueryRunner:
             raise ArgumentsError(self._name, problem, self._spout.schema) from None
 
     def ask(self, arguments: Arguments) -> list[Row]:
-        """Return the rows that answer one request.
-
-        Raises:
-            BatchError: a function of the query failed.
-            SourceSchemaError: the arguments do not fit the query's schema.
-            UnknownStateError, ReadPointError
-            FarTimeError: the answer holds a date or time that Python does not have.
-        """
+        """Return the rows that answer one request."""
         if self.needs_spark or len(arguments) > PLAIN_TUPLES:
             return self._by_spark([arguments])[0]
         return self._plainly(arguments)

@@ -33,12 +33,7 @@ class SessionWithoutS3Error(TrideltaError):
 
 
 def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> None:
-    """Refuse a flow that does not run where its lake is, and a session that does not reach where lake and sources are.
-
-    Raises:
-        RemoteLakeError, SessionWithoutS3Error, JarsError
-        ExecutorError: the executors of a cluster cannot do the work.
-    """
+    """Refuse a flow that does not run where its lake is, and a session that does not reach where lake and sources are."""
     if isinstance(lake.root, Location):
         check_session(spark, lake.root)
     for source in sources_on_stores(topology):
@@ -50,12 +45,7 @@ def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> 
 
 
 def check_session(spark: SparkSession, place: Location) -> None:
-    """Refuse a session that does not reach a place.
-
-    Raises:
-        JarsError: S3's jars are not in the cache, so no session of this host reaches it.
-        SessionWithoutS3Error
-    """
+    """Refuse a session that does not reach a place."""
     if place.scheme == S3 and not _reads_s3(spark):
         # Here, since Nimbus and the command line import this module, and not Spark.
         from pipelines.spark.jars import set_paths
@@ -66,11 +56,7 @@ def check_session(spark: SparkSession, place: Location) -> None:
 
 
 def refuse_sources_on_stores(topology: TridentTopology, lake: Place, what: str) -> None:
-    """Refuse a flow whose sources are on a store and whose lake is on a disk; and sources on S3 where the lake is on HDFS.
-
-    Raises:
-        RemoteLakeError
-    """
+    """Refuse a flow whose sources are on a store and whose lake is on a disk; and sources on S3 where the lake is on HDFS."""
     for place in sources_on_stores(topology):
         if not isinstance(lake, Location) or (place.scheme == S3 and lake.scheme != S3):
             raise RemoteLakeError(str(place), what)
@@ -108,11 +94,7 @@ _CONF = "spark.sql.shuffle.partitions"
 
 
 def asked_for(flow: str, groups: Sequence[str], partitions: Partitions) -> dict[str, int]:
-    """Return the numbers that are asked for, by batch group.
-
-    Raises:
-        DefinitionError: a group that the flow does not have, or a number below one.
-    """
+    """Return the numbers that are asked for, by batch group."""
     if partitions is None:
         return {}
     asked = dict.fromkeys(groups, partitions) if isinstance(partitions, int) else dict(partitions)

@@ -79,11 +79,7 @@ class StreamOptions:
     """The settings of a batch group's stream.
 
     Attributes:
-        listeners: called around each commit.
-        max_attempts: tries per batch before it is poison.
         lock_wait_seconds: how long to wait for another process that holds the checkpoint.
-        on_batch: called with each batch's report.
-        hooks: called per stage of each batch.
         attempts: makes of the checkpoint's own attempts where they are kept; None: there alone.
         admission: of the application's batches; None: each begins when Spark says so.
         changed_windows: whether someone says that windows were changed on purpose: those of other operations begin empty.
@@ -103,13 +99,7 @@ class StreamOptions:
 
 
 class StreamRunner:
-    """Runs one batch group of a flow as a stream.
-
-    Args:
-        group: the batch group.
-        checkpoint: its checkpoint.
-        options: how it runs.
-    """
+    """Runs one batch group of a flow as a stream."""
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
@@ -150,14 +140,7 @@ class StreamRunner:
         Args:
             on_fresh: what to do if the checkpoint is fresh and the tables are not.
             trigger_seconds: a batch begins that often at most; None: until the source is read.
-            max_batches: end after so many.
             pending_only: end with the batch that an earlier run has begun and not finished.
-
-        Raises:
-            FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
-            NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
-            WindowFieldError, WindowStateError, WindowPlaceError: windows cannot go on with what the checkpoint holds of them.
-            RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was created again.
         """
         self._make_whole()
         if self._windows:
@@ -256,11 +239,7 @@ class StreamRunner:
     # --- epochs -----------------------------------------------------------------------------------------------------
 
     def _make_whole(self) -> None:
-        """Mend what a loss of power has left of the last batch, before anything else reads it.
-
-        Raises:
-            DamagedCheckpointError
-        """
+        """Mend what a loss of power has left of the last batch, before anything else reads it."""
         checkpoint, tables = self._checkpoint, self._tables()
         anew = make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
         epoch = checkpoint.epoch
@@ -329,11 +308,7 @@ class StreamRunner:
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
 
     def _refuse_readers(self) -> None:
-        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again.
-
-        Raises:
-            ChannelReadersError
-        """
+        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again."""
         topology = self._group.topology
         channels = {sink.name for sink in self._group.sinks if sink.is_channel}
         readers = set().union(*(of for channel, of in readers_of(topology).items() if channel in channels))
@@ -382,11 +357,7 @@ class StreamRunner:
         writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.refused)
 
     def _refuse_newcomers(self) -> None:
-        """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled.
-
-        Raises:
-            StateBehindError
-        """
+        """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled."""
         if self._checkpoint.committed_txid() is None:
             return
         for sink in self._group.sinks:
@@ -395,11 +366,7 @@ class StreamRunner:
                 raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
 
     def _refuse_other_gates(self) -> None:
-        """Refuse to finish a batch by other gates than those that began it: states that have it do not take it once more.
-
-        Raises:
-            ChangedGateError
-        """
+        """Refuse to finish a batch by other gates than those that began it: states that have it do not take it once more."""
         epoch = self._checkpoint.epoch
         if epoch is None:
             return
@@ -525,7 +492,7 @@ class StreamRunner:
         entrance = self._group.entrance
         taken = entrance.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
         files = frozenset[str]().union(*taken)
-        position = Position(batch_id, files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
+        position = Position(files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
         started = time.monotonic()
         frame = frame.persist() if entrance.kept else frame
         try:

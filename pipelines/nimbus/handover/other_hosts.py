@@ -21,11 +21,7 @@ def watch_registry() -> None:
 
 
 def elsewhere(flow: str, host: str) -> str | None:
-    """Return, in words, which query of a flow another host runs; None if there is none.
-
-    Raises:
-        RegistryError: The registry does not answer.
-    """
+    """Return, in words, which query of a flow another host runs; None if there is none."""
     from pipelines.nimbus.registry.store import Store
 
     url = registry_url()

@@ -79,7 +79,6 @@ class Endpoint:
     Attributes:
         port: On 127.0.0.1.
         key: What both sides must know, as hex digits.
-        worker: Its process.
         waits: Whether it answers that a request is taken; workers of earlier releases do not.
         typed: Whether it takes and gives the values of queries with their types; workers of earlier releases do not.
     """
@@ -116,7 +115,6 @@ class Server:
     """Serves requests in threads of their own.
 
     Args:
-        spark: The worker's session.
         file: Where its endpoint is written to.
     """
 
@@ -266,11 +264,7 @@ class _PassedOn(logging.Handler):
 
 
 def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
-    """Return the flow as it is defined here.
-
-    Raises:
-        OtherCodeError: Whoever asked has it defined in another way.
-    """
+    """Return the flow as it is defined here."""
     from pipelines.catalog import flow
 
     name = asked["flow"]

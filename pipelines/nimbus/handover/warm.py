@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from pipelines import logs
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.execution.batch.deferred_signals import unbroken
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
     from pipelines.places.location import Place
     from pipelines.trident.topology import TridentTopology
-
-logger = logs.logger(__name__)
 
 # Refusals after which one's own Spark does it: nothing was begun.
 _NOT_BEGUN = ("OtherCodeError", "UnknownFlowError", "WorkerBusyError", "SessionWithoutS3Error")

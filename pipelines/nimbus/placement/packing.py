@@ -224,7 +224,6 @@ class TaskPlacing:
     """Gives the tasks of one flow to its placed workers.
 
     Args:
-        demand: The flow.
         names: The component of each task.
         drafts: The workers, in slots; some may hold tasks already (user-defined, or kept where they were). Of tasks that
             must stand on different nodes one per node stays, if there is one that was there; others are `taken_out`.

@@ -11,6 +11,5 @@ def pause_after(failures: int, longest: float) -> float:
 
     Args:
         failures: How many, from 1.
-        longest: The longest pause, in seconds.
     """
     return min(longest, 2.0 ** min(failures - 1, _DOUBLINGS))

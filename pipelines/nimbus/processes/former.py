@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from pipelines import logs
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import FormerVersionError, LeaseHeldError, LeaseLostError
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.trident.topology import TridentTopology
 
-logger = logs.logger(__name__)
-
 _POLL_SECONDS = 0.1
 
 
@@ -29,9 +26,7 @@ class FormerQuery(Task):
     """A task that reads its sources to their end, once, and does not try again.
 
     Args:
-        application: What it runs in.
         former: The flow, in the version before.
-        query: Which of its queries.
         topology: The topology of that version.
         lease: Of the query. Whoever gives it keeps it renewed, and gives it back.
     """
@@ -78,7 +73,6 @@ class FormerVersion:
     Args:
         application: What it ran in, and reads to its end in.
         flow: The flow, in that version.
-        topology: Its topology.
     """
 
     def __init__(self, application: Application, flow: DeployedFlow, topology: TridentTopology) -> None:
@@ -121,11 +115,7 @@ class FormerVersion:
                 self._application.registry.leases.release(lease)
 
     def renew(self) -> None:
-        """Renew the leases that no task has, while it reads.
-
-        Raises:
-            LeaseLostError
-        """
+        """Renew the leases that no task has, while it reads."""
         for lease in list(self._borrowed):
             try:
                 self._application.registry.leases.renew(lease, self._application.lease_seconds)
@@ -135,11 +125,7 @@ class FormerVersion:
                     raise
 
     def _lease_of(self, group: str, task: Task | None) -> Lease:
-        """Return the lease of a query: that of its task, or one of its own where the new version has no such query.
-
-        Raises:
-            LeaseHeldError: Another worker has it.
-        """
+        """Return the lease of a query: that of its task, or one of its own where the new version has no such query."""
         application = self._application
         name = f"task:{deployed.component_id(self.flow.name, group)}"
         if task is None:

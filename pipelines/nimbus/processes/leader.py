@@ -36,7 +36,6 @@ class UsedSlots:
     """Who holds what, kept up to date in one round of the leader. Asking costs nothing for hosts where nothing has changed.
 
     Args:
-        beats: The supervisors that are known.
         records: The assignments at the round's begin, by the flow's serial.
         now: Seconds since 1970.
     """
@@ -95,7 +94,6 @@ class _Look:
     """The registry's contents as the leader sees them in one round.
 
     Attributes:
-        alive: Ids of the supervisors that are alive.
         flows: By application, those that need places.
         application: That of each flow, killed ones too.
         records: Assignments at the round's begin, by serial.
@@ -118,8 +116,6 @@ class Leader:
     """Leads, when it can.
 
     Args:
-        store: The registry's database.
-        settings: Nimbus' settings.
         holder: Under which it takes the lease.
         clock: Seconds since 1970.
     """
@@ -144,11 +140,7 @@ class Leader:
         """By flow the problem that this leader has told last."""
 
     def tick(self) -> None:
-        """Do one round, if it leads or can.
-
-        Raises:
-            RegistryError: The registry does not answer.
-        """
+        """Do one round, if it leads or can."""
         try:
             self._lead(self._held())
         except LeaseHeldError:
@@ -158,11 +150,7 @@ class Leader:
             self._lease = None
 
     def _held(self) -> Lease:
-        """Return its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again.
-
-        Raises:
-            LeaseHeldError: Another leads.
-        """
+        """Return its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again."""
         if self._lease is not None:
             try:
                 self._lease = self._registry.leases.renew(self._lease, self._lease_seconds)
@@ -431,7 +419,6 @@ class _Ids:
     """The planner's numbers for the tasks of the flows of an application, and back.
 
     Args:
-        members: The flows.
         records: By serial where a flow ran so far: its tasks have the numbers of the version that this was made for.
     """
 

@@ -67,8 +67,6 @@ class Life:
     """The record of one slot.
 
     Args:
-        settings: Nimbus' settings.
-        supervisor: The supervisor's id.
         slot: Its port; `supervisor` for the supervisor itself.
     """
 
@@ -184,7 +182,6 @@ def end(records: Sequence[LifeRecord], seconds: float, *, alone: bool = False) -
     """End processes: SIGTERM, patience, SIGKILL. Returns those that needed the last.
 
     Args:
-        records: The processes.
         seconds: For how long to be patient.
         alone: Do not kill what they have started.
     """

@@ -66,8 +66,6 @@ class Standby:
     """A supervisor's standby.
 
     Args:
-        settings: Nimbus' settings.
-        supervisor: The supervisor's id.
         start: Starts a process of a supervisor from a command and the file of its output; its standard input is a pipe.
         command: The command of a standby, from supervisor, life and lakes.
     """

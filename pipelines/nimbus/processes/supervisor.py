@@ -58,7 +58,6 @@ class Slot:
     """A slot and the worker process in it.
 
     Attributes:
-        port: The slot.
         record: The last process that had it.
         started_at: When it was started, on the monotonic clock; 0 for one that was found.
         failures: How often in a row it has died.
@@ -82,8 +81,6 @@ class SupervisorProcess:
     """Keeps the slots of a host.
 
     Args:
-        store: The registry's database.
-        settings: Nimbus' settings.
         name: Its id in the registry; by default the host's name.
         command: The command of a worker, from supervisor, port and life.
         standby: The command of a standby, from supervisor, life and lakes.
@@ -116,11 +113,7 @@ class SupervisorProcess:
         self._standby = Standby(settings, self.name, start, standby) if chosen and keeps_standby(settings) else None
 
     def run(self) -> None:
-        """Run until `ending` is set, or another supervisor has its name.
-
-        Raises:
-            LeaseHeldError: A supervisor of this name runs already.
-        """
+        """Run until `ending` is set, or another supervisor has its name."""
         self._begin()
         logger.info("supervisor up", supervisor=self.name, ports=list(self._slots), pid=os.getpid())
         while not self.ending.is_set():
@@ -137,11 +130,7 @@ class SupervisorProcess:
         self._rung.set()
 
     def stand_in(self) -> bool:
-        """Supervise this host for a caller that calls `look`. Returns False if another supervisor of its name runs.
-
-        Raises:
-            RegistryError: The registry does not answer.
-        """
+        """Supervise this host for a caller that calls `look`. Returns False if another supervisor of its name runs."""
         try:
             if self._own is None:
                 self.take_name()
@@ -219,11 +208,7 @@ class SupervisorProcess:
         return True
 
     def _alone(self, work: Callable[[], None], what: str) -> None:
-        """Do a part of a round. What nobody foresaw there ends neither the other parts nor this process, which starts workers.
-
-        Raises:
-            RegistryError: The registry does not answer.
-        """
+        """Do a part of a round. What nobody foresaw there ends neither the other parts nor this process, which starts workers."""
         try:
             work()
         except RegistryError:
@@ -247,11 +232,7 @@ class SupervisorProcess:
         Life(self._settings, self.name, "supervisor").begun(self._holder)
 
     def _taken(self) -> Lease:
-        """Return the lease of its name, taken now or by a call whose answer was lost.
-
-        Raises:
-            LeaseHeldError: A supervisor of this name runs already.
-        """
+        """Return the lease of its name, taken now or by a call whose answer was lost."""
         name = f"supervisor:{self.name}"
         try:
             return self._registry.leases.take(name, self._holder, self._own_seconds)
@@ -526,10 +507,6 @@ def run(
         name: Its id; by default the host's name.
         metrics_port: Where it answers Prometheus on 127.0.0.1; 0: nowhere.
         stop_workers: Whether its workers are drained with it. They go on otherwise.
-
-    Raises:
-        LeaseHeldError: A supervisor of this name runs already.
-        RegistryError: The registry cannot be opened.
     """
     settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
     store = open_registry(settings)
@@ -548,11 +525,7 @@ def run(
 
 
 def open_registry(settings: NimbusSettings) -> Store:
-    """Open the registry for a supervisor; after a start of the whole host its database may be up a moment later.
-
-    Raises:
-        RegistryError: It is not there, or does not answer for a minute.
-    """
+    """Open the registry for a supervisor; after a start of the whole host its database may be up a moment later."""
     until = time.monotonic() + _REGISTRY_SECONDS
     while True:
         try:

@@ -65,11 +65,7 @@ class FencedAttempts:
         return self._own.get(group)
 
     def put(self, group: str, txid: int, record: AttemptRecord) -> None:
-        """Write or replace one record.
-
-        Raises:
-            LeaseLostError: Another worker runs this flow by now.
-        """
+        """Write or replace one record."""
         with self._store.write() as connection:
             self._leases.guard(connection, self._lease)
         self._own.put(group, txid, record)
@@ -113,10 +109,8 @@ class Application:
     """The things that the tasks of a worker share.
 
     Attributes:
-        spark: Its session.
         store, registry: The registry.
         holder: Under which the worker takes leases.
-        lease_seconds: How long a lease lasts.
         folder: Nimbus' own files.
         preparing: Held by a task while it compiles and starts, so that starts do not slow each other down.
         admission: Of the batches of all of them.
@@ -136,10 +130,7 @@ class Task(threading.Thread):
     """One query of a deployed flow.
 
     Args:
-        application: What it runs in.
         flow: The flow, as it was deployed when the task came here.
-        query: Which of its queries.
-        topology: The flow's topology.
     """
 
     def __init__(
@@ -253,11 +244,7 @@ class Task(threading.Thread):
         self._told("drained", None)
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
-        """Wait until the query has ended, by itself or because it is not wanted.
-
-        Raises:
-            TrideltaError: What stopped it.
-        """
+        """Wait until the query has ended, by itself or because it is not wanted."""
         since = time.monotonic()
         while self._wanted.is_set() and self.lost is None and runner.error is None and streaming.isActive:
             self.figures.look(streaming, checkpoint)

@@ -77,8 +77,6 @@ class WorkerProcess:
     """Runs the tasks of one slot.
 
     Args:
-        store: The registry's database.
-        settings: Nimbus' settings.
         supervisor, port: The slot.
         life: What tells this process from others that had the slot.
         spark: What was up before, of a standby.
@@ -118,12 +116,7 @@ class WorkerProcess:
         self._memory: tuple[float, int] = (0.0, 0)
 
     def run(self) -> None:
-        """Run until the slot is empty, or a signal ends it.
-
-        Raises:
-            LeaseHeldError: Another process has the slot.
-            TrideltaError: Spark cannot start.
-        """
+        """Run until the slot is empty, or a signal ends it."""
         self._slot_lease = self._registry.leases.take(
             f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
         )
@@ -450,8 +443,6 @@ def spark_of(
     """Start the Spark application of some flows.
 
     Args:
-        settings: Nimbus' settings.
-        name: Of the application.
         flows: Those that run in it.
         lakes: Those that others may have.
     """

@@ -28,7 +28,6 @@ class Lease:
     """A holder's lease. A value: it may have gone stale; `Leases.check` finds out.
 
     Attributes:
-        name: What is leased.
         holder: Who holds it: unique to a process, so that a restarted one is another holder.
         token: Larger than every token that was given out for this name before.
         expires_at: When it runs out, in seconds of the registry's clock.
@@ -44,7 +43,6 @@ class Leases:
     """The leases of one registry.
 
     Args:
-        store: Where they are kept.
         clock: Seconds; all processes of a registry should agree on them within a fraction of a lease.
     """
 
@@ -73,11 +71,7 @@ class Leases:
         return lease
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
-        """Prolong a lease under its token; it never becomes shorter.
-
-        Raises:
-            LeaseLostError: It has run out (though nobody may have taken it yet), was given back, or is another's.
-        """
+        """Prolong a lease under its token; it never becomes shorter."""
         _check(lease.name, lease.holder, seconds)
         with self._store.write() as connection:
             return self.renew_in(connection, lease, seconds)
@@ -109,9 +103,6 @@ class Leases:
 
         The answer is old as soon as it is given: a write to the registry must be guarded in its own transaction, and a
         write elsewhere must carry the token.
-
-        Raises:
-            LeaseLostError: It does not.
         """
         with self._store.read() as connection:
             self._judge(lease, connection.execute(select(leases).where(leases.c.name == lease.name)).one_or_none())

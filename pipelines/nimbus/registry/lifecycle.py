@@ -75,7 +75,6 @@ class Request:
     Attributes:
         workers: The number of workers, None to keep it.
         parallelism: Component to its number of executors; those not named keep theirs.
-        settings: Settings to override.
     """
 
     workers: int | None = None
@@ -106,7 +105,6 @@ class Standing:
 
     Attributes:
         flow: The id of the deployed flow, for messages.
-        status: Where it stands.
         previous: While REBALANCING: the status that it returns to.
         wait_seconds: While REBALANCING or KILLED: the delay that was asked for.
         due: While REBALANCING or KILLED: what ends it, and when.
@@ -148,9 +146,6 @@ def delay_seconds(wait_seconds: float | None, message_timeout_seconds: float | N
     """Return how long a kill or a rebalance waits: `wait_seconds`, else the flow's message time-out, else 30 s.
 
     A negative number means 30 s (Nimbus rules 4).
-
-    Raises:
-        ValueError: The number is not finite.
     """
     given = message_timeout_seconds if wait_seconds is None else wait_seconds
     if given is None:
@@ -164,8 +159,6 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
     """Return the request as it may be applied: without the protected settings (Nimbus rules 1.3).
 
     Args:
-        flow: The flow's name.
-        request: What was asked for.
         components: The flow's components. Ids of the system's own (`__acker`) need not be among them.
 
     Raises:
@@ -189,11 +182,7 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
 
 
 def check_timeout(flow: str, settings: Mapping[str, Any]) -> None:
-    """Check the time-out: one that is no number would only be found by the kill that needs it.
-
-    Raises:
-        RebalanceError: `message_timeout_seconds` is there and is not a finite number.
-    """
+    """Check the time-out: one that is no number would only be found by the kill that needs it."""
     seen = settings.get("message_timeout_seconds")
     if seen is None or (isinstance(seen, int | float) and not isinstance(seen, bool) and math.isfinite(seen)):
         return
@@ -223,8 +212,6 @@ def step(
     """Apply one event (Nimbus rules 1.3).
 
     Args:
-        standing: Where the flow stands.
-        event: What happens.
         now: The time, in seconds.
         wait_seconds: The delay of a KILL or REBALANCE.
         message_timeout_seconds: The delay where `wait_seconds` is None.

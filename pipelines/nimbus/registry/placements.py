@@ -49,7 +49,6 @@ class Beat:
     Attributes:
         flow, task: Which.
         lease: Under which it runs.
-        figures: How far it is.
     """
 
     flow: DeployedFlow
@@ -68,7 +67,6 @@ class Places:
     """Assignments and beats.
 
     Args:
-        store: The database.
         clock: Seconds since 1970.
     """
 
@@ -92,7 +90,6 @@ class Places:
 
         Raises:
             ValueError: A task is in two slots.
-            LeaseLostError: `under` is no longer held.
         """
         # In one order, as `beat_together`: each locks the rows of several flows.
         in_order = sorted(placed, key=lambda plan: plan.flow.serial)
@@ -304,7 +301,6 @@ def dead_of(
     there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.
 
     Args:
-        assignment: the flow's assignment.
         beat_at: Task to its last beat, in seconds since 1970.
         now: The same clock's time.
         timeout_seconds, launch_seconds: See above.

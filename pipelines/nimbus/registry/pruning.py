@@ -41,7 +41,6 @@ def prune(
     Leases stay: the token of a name must not start over.
 
     Args:
-        store: the database.
         days: how long removed flows stay, with their versions and history, and supervisors and tasks that are silent; None:
             for good.
         events_a_flow: how many lines of history a flow keeps, the newest; None: all.

@@ -22,7 +22,6 @@ class Content:
     Attributes:
         definition: The flow, or where it is found; Nimbus does not look inside. Plain JSON values.
         components: Every component with its number of executors.
-        workers: The number of workers.
         settings: The flow's settings. `message_timeout_seconds` is the delay of a kill or rebalance that names none.
     """
 
@@ -38,7 +37,6 @@ class Version:
 
     Attributes:
         number: From 1; only grows.
-        content: What it consists of.
         created_at: Seconds since 1970.
         before: The version that a roll back from this one returns to; None for the first.
         copy_of: The version whose content a roll back brought back; None for a submission or an update.
@@ -57,10 +55,8 @@ class DeployedFlow:
 
     Attributes:
         serial: The number of its submission; larger than every earlier one.
-        name: The name that it was submitted under.
         submitted_at: Seconds since 1970.
         standing: Its status and what is due.
-        version: The current version.
         scale: What rebalances have set on top of the version.
         scratch: Its next assignment is to be made from scratch, not only for the tasks that are dead.
         removed_at: When it was removed; None while it is alive.
@@ -106,7 +102,6 @@ class DeployedFlow:
         """Return it with another content.
 
         Args:
-            content: The content.
             said: The part of it that was named: there, what rebalances have set holds no more. The rest stays, but for
                 components that are gone.
         """
@@ -137,9 +132,6 @@ class WorkerRecord:
     """A worker of one flow: its slot and the tasks that run in it.
 
     Attributes:
-        supervisor: The supervisor's id.
-        port: The slot.
-        tasks: Task ids.
         started_at: Task to the time since when it is here.
     """
 
@@ -252,11 +244,7 @@ def check_name(name: object) -> str:
 
 
 def check_first(name: str, status: Status) -> None:
-    """Check that a flow can start with a status.
-
-    Raises:
-        SubmitError: It is neither ACTIVE nor INACTIVE.
-    """
+    """Check that a flow can start with a status."""
     if status not in (Status.ACTIVE, Status.INACTIVE):
         raise SubmitError(name, f"Initial status of a topology must be ACTIVE or INACTIVE, not {status}")
 
@@ -277,11 +265,7 @@ def check_content(name: str, content: Content) -> None:
 
 
 def wait_taken(name: str, wait_seconds: float | None) -> float | None:
-    """Return for how long to wait, also of a number as text; a negative one means the default (Nimbus rules 4).
-
-    Raises:
-        SubmitError
-    """
+    """Return for how long to wait, also of a number as text; a negative one means the default (Nimbus rules 4)."""
     return None if wait_seconds is None else _check(name, "wait_seconds", wait_seconds, MESSAGE_TIMEOUT_SECONDS)
 
 

@@ -42,7 +42,6 @@ class Registry:
     """Deployed flows, their versions and statuses.
 
     Args:
-        store: The database.
         clock: Seconds since 1970.
     """
 
@@ -56,8 +55,6 @@ class Registry:
         """Deploy a flow as version 1 (Nimbus rules 1.2).
 
         Raises:
-            DeployNameError: The name is not possible.
-            SubmitError: The status or the content is not.
             AlreadyAliveError: A flow of this name is deployed; a killed one counts until it is removed.
         """
         check_name(name)
@@ -79,15 +76,10 @@ class Registry:
         """Give a flow a new version; what rebalances have set stays, but for what is said and components that are gone.
 
         Args:
-            name: The flow.
-            content: Its content from now on.
             seen: The flow whose version the content goes on from; None: it goes on from none.
             said: The part of the content that was asked for now.
 
         Raises:
-            NotAliveError: No flow of this name is deployed.
-            SubmitError: The content is not possible.
-            NoTransitionError: It is REBALANCING or KILLED.
             VersionError: Another version, or another submission of the name, has come since it was seen.
         """
         with self._store.write() as connection:
@@ -104,8 +96,6 @@ class Registry:
         Without `to` it is the one before the current; called again, the one before that.
 
         Raises:
-            NotAliveError: No flow of this name is deployed.
-            NoTransitionError: It is REBALANCING or KILLED.
             VersionError: There is no such version, or none before the current one.
         """
         with self._store.write() as connection:
@@ -137,23 +127,13 @@ class Registry:
         return self._send(name, FlowEvent.INACTIVATE)
 
     def kill(self, name: str, *, wait_seconds: float | None = None) -> DeployedFlow:
-        """Set KILLED at once; assignment and all stay until the delay is over (`fire`). Killed again: a new delay.
-
-        Raises:
-            NotAliveError: No flow of this name is deployed.
-            NoTransitionError: Its status does not allow it.
-        """
+        """Set KILLED at once; assignment and all stay until the delay is over (`fire`). Killed again: a new delay."""
         return self._send(name, FlowEvent.KILL, wait_seconds=wait_seconds)
 
     def rebalance(
         self, name: str, request: Request | None = None, *, wait_seconds: float | None = None
     ) -> DeployedFlow:
-        """Set REBALANCING at once; the request is applied and the flow placed again when the delay is over (`fire`).
-
-        Raises:
-            NotAliveError, NoTransitionError: As `kill`.
-            RebalanceError: The request names an unknown component, or a number that is not above 0.
-        """
+        """Set REBALANCING at once; the request is applied and the flow placed again when the delay is over (`fire`)."""
         return self._send(name, FlowEvent.REBALANCE, wait_seconds=wait_seconds, request=request)
 
     def fire(self, *, under: Lease | None = None) -> list[tuple[DeployedFlow, Transition]]:
@@ -221,11 +201,7 @@ class Registry:
     # --- reading
 
     def flow(self, name: str) -> DeployedFlow:
-        """Return a deployed flow.
-
-        Raises:
-            NotAliveError: No flow of this name is deployed.
-        """
+        """Return a deployed flow."""
         with self._store.read() as connection:
             return self._read(connection, self._found(connection, name))
 

@@ -72,11 +72,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a transaction that only reads and waits for no writer. All that it reads is of one moment.
-
-        Raises:
-            RegistryError: The database does not answer.
-        """
+        """Open a transaction that only reads and waits for no writer. All that it reads is of one moment."""
         with self._told(), self.engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 # By itself each statement would see what was committed since the one before.
@@ -90,9 +86,6 @@ class Store:
 
         On SQLite it is the only one from its first line on (BEGIN IMMEDIATE). On PostgreSQL others may run beside it, so
         whoever reads a row to change it must lock it (`with_for_update`, which SQLite leaves out).
-
-        Raises:
-            RegistryError: The database does not answer, or another process has kept it locked for `busy_seconds`.
         """
         with (
             self._told(),
@@ -104,11 +97,7 @@ class Store:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let the threads of this process write one after another, in SQLite: who waits for its lock looks ever more seldom.
-
-        Raises:
-            RegistryError: It was not this thread's turn for `busy_seconds`.
-        """
+        """Let the threads of this process write one after another, in SQLite: who waits for its lock looks ever more seldom."""
         if self._writing is None:
             yield
             return
@@ -353,7 +342,6 @@ def postgres(url: URL, busy_seconds: float, silent_seconds: float | None = None)
     socket is shut.
 
     Args:
-        url: The database.
         busy_seconds: How long a statement waits for another's lock.
         silent_seconds: How long a transaction may take at all; by default a while longer than the server's own limits.
     """

@@ -198,12 +198,7 @@ def _without_rows(gate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TaskFigures:
-    """The figures of a running query. Written by the thread that runs batches, read by the one that beats.
-
-    Args:
-        group: Its batch group.
-        trigger_seconds: How often a batch is to begin.
-    """
+    """The figures of a running query. Written by the thread that runs batches, read by the one that beats."""
 
     def __init__(self, group: str, trigger_seconds: float) -> None:
         self.state = ASSIGNED
@@ -250,12 +245,7 @@ class TaskFigures:
         self._ends.append((time.time(), report.received))
 
     def look(self, streaming: StreamingQuery, checkpoint: Place) -> None:
-        """Take in what Spark says of the query.
-
-        Args:
-            streaming: The query.
-            checkpoint: Spark's checkpoint of it.
-        """
+        """Take in what Spark says of the query."""
         if time.monotonic() - self._counted_at < _COUNT_SECONDS:
             return
         # As one text: PySpark's own `lastProgress` asks the JVM for each of its fields.

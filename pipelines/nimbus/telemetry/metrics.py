@@ -230,7 +230,6 @@ def serve(nimbus: Nimbus | Cluster, port: int) -> MetricsServer:
     Figures tell names of hosts and flows: whoever wants them elsewhere puts a proxy in front that asks for a password.
 
     Args:
-        nimbus: Whose figures.
         port: Where; 0: any that is free.
 
     Raises:

@@ -75,11 +75,7 @@ class PlainContext:
     def evaluated(
         self, table: Table, expression: str | Callable[..., Any], names: tuple[str, ...], label: str
     ) -> Evaluated:
-        """Return what Spark makes of an expression.
-
-        Raises:
-            NeedsSparkError: if the run has no Spark.
-        """
+        """Return what Spark makes of an expression."""
         if self.evaluate is None:
             raise NeedsSparkError(label)
         return self.evaluate(table, expression, names, label)
@@ -88,11 +84,7 @@ class PlainContext:
 def call(
     function: Function, inputs: Table, names: tuple[str, ...], context: PlainContext
 ) -> tuple[list[list[Row]], tuple[str | None, ...]]:
-    """For each row of the inputs the rows that a function gives, and the types of the outputs.
-
-    Raises:
-        NeedsSparkError: if only Spark can evaluate it, and the context has none.
-    """
+    """For each row of the inputs the rows that a function gives, and the types of the outputs."""
     unknown: tuple[str | None, ...] = (None,) * len(names)
     if isinstance(function, RowFunction):
         given = taking(function.call, 0, len(inputs.fields))
@@ -128,11 +120,7 @@ def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[
 
 
 def fitted(label: str, types: Sequence[str], rows: list[Row]) -> list[Row]:
-    """Return rows that a user's aggregator, updater or query function gave, in its declared types; without: as they are.
-
-    Raises:
-        FunctionError: a value is none of its type.
-    """
+    """Return rows that a user's aggregator, updater or query function gave, in its declared types; without: as they are."""
     convert = to_plain(tuple(types))
     if convert is None:
         return rows

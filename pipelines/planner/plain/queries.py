@@ -24,7 +24,6 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
 
     Raises:
         StateQueryError: if the function gives another number of results than there are tuples.
-        FunctionError: as `check_columns`.
     """
     if node.group:
         table = by_hash(table, node.group, context.tasks_of(node.id))

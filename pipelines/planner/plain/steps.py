@@ -243,9 +243,6 @@ def read(
         batch: tuples in the order of the fields, or dicts.
         tasks: in how many tasks the tuples start.
         name: what is read, for errors.
-
-    Raises:
-        SourceSchemaError: if a row does not fit the schema.
     """
     from pipelines.sources import FixedBatches
     from pipelines.sources.fixed import checked_rows
@@ -275,11 +272,8 @@ def step(node: nodes.Node, tables: Tables, context: PlainContext) -> Table:
         node: the operation. Spouts are read by `read`; persists are the caller's, whose table is what it has made of the
             batch (the new values of the keys that were touched), for a NewValuesNode behind it.
         tables: what the parents made, in order.
-        context: the batch.
 
     Raises:
-        NeedsSparkError: if only Spark can evaluate it, and the context has none.
-        StateQueryError: if a query function gives a wrong number of results.
         NotImplementedError: if the node is the caller's.
     """
     plain = _STEPS.get(type(node))
