@@ -79,7 +79,7 @@ def test_each_kind_of_window_has_its_buffer(operation: type) -> None:
     found = KINDS[operation]
     buffer = found if isinstance(found, type) else AggregateBuffer
     said = {name for one in buffer.__mro__ if one is not Window for name in vars(one)}
-    assert {"event", "advance", "due", "expired", "save", "restore"} <= said
+    assert {"event", "advance", "_due", "expired", "save", "restore"} <= said
     assert isinstance(operation.label, property)  # type: ignore[attr-defined]
 
 
