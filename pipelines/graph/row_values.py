@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.graph.arrow_types import ARROW_TYPES
-from pipelines.graph.plain_values import without_zone
+from pipelines.graph.plain_values import as_key, without_zone
 from pipelines.graph.types import parts_of
 
 Convert = Callable[[Any], Any]
@@ -90,7 +90,7 @@ def _map(*inner: Named) -> Convert | None:
     key, item = (each for _, each in inner)
     if key is None and item is None:
         return None
-    return lambda mapping: {one(key, name): one(item, value) for name, value in dict(mapping).items()}
+    return lambda mapping: {as_key(one(key, name)): one(item, value) for name, value in dict(mapping).items()}
 
 
 def _struct(*inner: Named) -> Convert | None:

@@ -20,6 +20,7 @@ from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError, TrideltaError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
+from pipelines.graph.plain_values import as_key
 from pipelines.graph.row_values import Convert, as_rows, boolean, day, exact, moment, of_all, one, real, whole
 from pipelines.planner.step import column, type_of
 from pipelines.planner.values import Where
@@ -274,7 +275,7 @@ def _map(key: Convert | None, item: Convert | None) -> Convert | None:
     if key is None and item is None:
         return None
     return lambda mapping: {
-        (key(raw_key) if key else raw_key): (item(other) if item and other is not None else other)
+        (as_key(key(raw_key)) if key else raw_key): (item(other) if item and other is not None else other)
         for raw_key, other in dict(mapping).items()
     }
 

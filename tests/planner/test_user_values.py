@@ -20,6 +20,7 @@ from pipelines.errors import FunctionError, SourceSchemaError
 from pipelines.flowmix import Flow, Policy, WindowAggregator
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.planner.functions import from_spark, to_spark
+from pipelines.planner.step import type_of
 from pipelines.planner.values import RowsOut, Where, plain_rows
 from pipelines.sources import FixedBatches
 from pipelines.sources.fixed import arrow_rows
@@ -99,6 +100,18 @@ def test_times_are_in_utc_wherever_the_worker_stands(spark: SparkSession) -> Non
     given = outgoing((AT, {"t": AT, "n": 1}, {"k": AT}))
     assert [stamp.toInternal(one) for one in (given[0], given[1]["t"], given[2]["k"])] == [1_710_037_800_000_000] * 3
     assert from_spark([T.LongType(), T.ArrayType(T.StringType())]) is None, "nothing to do, nothing done"
+
+
+def test_a_map_with_structs_as_keys_comes_with_tuples(spark: SparkSession) -> None:
+    incoming = from_spark([type_of("map<struct<a: int, s: struct<b: timestamp>>, struct<c: int>>")])
+    assert incoming is not None
+    local = T.TimestampType().fromInternal(1_710_037_800_000_000)
+    assert incoming(({T.Row(a=1, s=T.Row(b=local)): T.Row(c=2)},)) == ({(1, (AT,)): {"c": 2}},)
+    frames = {"s": source(spark, "m map<struct<a: int>, int>", [({(1,): 5},)])}
+    stream = TridentTopology("t").new_stream("s", FixedBatches("m map<struct<a: int>, int>", []))
+    shown = stream.each("m", RowFunction(lambda m: repr(m), ("string",)), "out").project("out")
+    assert rows_of(shown, frames) == [("{(1,): 5}",)]
+    assert given_by("out map<struct<a: int>, int>", {(1.0,): 5})[0]["out"] == {(1,): 5}
 
 
 def test_row_functions_see_plain_values(spark: SparkSession) -> None:
