@@ -80,7 +80,29 @@ def task_of(node: nodes.PartitionNode, frame: DataFrame, fields: Sequence[str]) 
     return _single("partition", node, node.function, frame, fields, "bigint")
 
 
-def condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
+def kept(node: nodes.FilterNode, frame: DataFrame) -> DataFrame:
+    """`filter`: the tuples for which the predicate is true.
+
+    Spark takes it in front of steps that drop tuples, and it may fail on those (ADR 93); what may answer otherwise each time it
+    leaves in its place.
+    """
+    predicate = _condition(node, frame)
+    rows = None if isinstance(node.predicate, RowFunction) else frame.where(predicate)
+    if rows is None or _moves(rows):
+        return frame.where(F.when(F.expr("spark_partition_id() >= 0"), predicate))
+    return rows
+
+
+def _moves(rows: DataFrame) -> bool:
+    """Check whether Spark may ask a filter's condition of other tuples: behind generators and joins, or with Python in it."""
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    jvm: Any = rows.sparkSession._jvm
+    known = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    drops = plan.containsPattern(known.GENERATE()) or plan.containsPattern(known.JOIN())
+    return bool(drops or plan.condition().containsPattern(known.PYTHON_UDF()))
+
+
+def _condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
     """Return a filter's predicate as a boolean column; null counts as false."""
     if isinstance(node.predicate, str):
         return F.expr(spark_sql("filter", node.predicate))
