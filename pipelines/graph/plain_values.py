@@ -24,7 +24,7 @@ def converter(kind: pa.DataType) -> Convert | None:
     if pa.types.is_map(kind):
         key, item = converter(kind.key_type) or _same, converter(kind.item_type) or _same
         if pa.types.is_nested(kind.key_type):
-            return _optional(lambda pairs: {_as_key(key(raw_key)): item(other) for raw_key, other in pairs})
+            return _optional(lambda pairs: {as_key(key(raw_key)): item(other) for raw_key, other in pairs})
         return _optional(lambda pairs: {key(raw_key): item(other) for raw_key, other in pairs})
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         each = converter(kind.value_type)
@@ -46,10 +46,10 @@ def without_zone(value: datetime.datetime | None) -> datetime.datetime | None:
     return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
-def _as_key(value: Any) -> Any:
+def as_key(value: Any) -> Any:
     """Return a map's key as one that a dict takes: an array or a struct as a tuple."""
     parts = value.values() if isinstance(value, dict) else value
-    return tuple(map(_as_key, parts)) if isinstance(value, list | dict) else value
+    return tuple(map(as_key, parts)) if isinstance(value, list | dict) else value
 
 
 def _same(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import inspect
+import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.graph.arrow_types import ARROW_TYPES
-from pipelines.graph.plain_values import without_zone
+from pipelines.graph.plain_values import as_key, without_zone
 from pipelines.graph.types import parts_of
 
 Convert = Callable[[Any], Any]
@@ -42,9 +43,15 @@ def as_rows(width: int, convert: Convert | None, given: Any) -> list[tuple[Any, 
 
 
 @lru_cache(maxsize=256)
-def to_plain(types: tuple[str, ...]) -> Convert | None:
-    """Return what makes plain values of the declared Spark SQL types of a row; None if nothing is to do."""
-    return of_all([_converter(kind) for kind in types])
+def to_plain(types: tuple[str, ...], text: Convert | None = None, time: Convert | None = None) -> Convert | None:
+    """Return what makes plain values of the declared Spark SQL types of a row; None if nothing is to do.
+
+    Args:
+        types: the types.
+        text: makes a string of a value; without: `own_text`.
+        time: makes a timestamp of one; without: `moment`.
+    """
+    return of_all([_converter(kind, text or own_text, time or moment) for kind in types])
 
 
 def of_all(converts: Sequence[Convert | None]) -> Convert | None:
@@ -59,7 +66,7 @@ def one(convert: Convert | None, value: Any) -> Any:
     return convert(value) if convert and value is not None else value
 
 
-def _converter(kind: str) -> Convert | None:
+def _converter(kind: str, text: Convert, time: Convert) -> Convert | None:
     kind = kind.strip().lower() if "<" not in kind else kind.strip()
     if kind in ("double", "float", "real"):
         return real
@@ -67,42 +74,55 @@ def _converter(kind: str) -> Convert | None:
         return whole(kind)
     if kind.startswith(("decimal", "dec(", "numeric")) or kind == "dec":
         return partial(exact, kind)
-    if kind == "boolean":
-        return boolean
     if kind in ("timestamp", "timestamp_ltz"):
-        return moment
-    if kind == "date":
-        return day
+        return time
+    if kind.startswith(("string", "varchar", "char")):
+        return text
+    if kind in _OTHERS:
+        return _OTHERS[kind]
     outer, inner = parts_of(kind)
-    return _NESTED[outer](*((name, _converter(part)) for name, part in inner)) if outer in _NESTED else None
+    return _NESTED[outer](*((name, _converter(part, text, time)) for name, part in inner)) if outer in _NESTED else None
 
 
 Named = tuple[str, Convert | None]
 
 
-def _array(inner: Named) -> Convert | None:
+def _array(inner: Named) -> Convert:
     each = inner[1]
-    return each and (lambda values: [one(each, value) for value in values])
+    return lambda values: [one(each, value) for value in _parts(values, "array")]
 
 
-def _map(*inner: Named) -> Convert | None:
+def _map(*inner: Named) -> Convert:
     key, item = (each for _, each in inner)
-    if key is None and item is None:
-        return None
-    return lambda mapping: {one(key, name): one(item, value) for name, value in dict(mapping).items()}
 
-
-def _struct(*inner: Named) -> Convert | None:
-    fields = dict(inner)
-
-    def convert(value: Any) -> dict[str, Any]:
-        known = value if isinstance(value, Mapping) else dict(zip(fields, value, strict=True))
-        return {name: one(fields.get(name), item) for name, item in known.items()}
+    def convert(value: Any) -> dict[Any, Any]:
+        try:
+            known = dict(value)
+        except (TypeError, ValueError) as error:
+            raise _unfit(value, "map") from error
+        return {as_key(one(key, name)): one(item, other) for name, other in known.items()}
 
     return convert
 
 
-_NESTED: dict[str, Callable[..., Convert | None]] = {
+def _struct(*inner: Named) -> Convert:
+    fields = dict(inner)
+
+    def convert(value: Any) -> dict[str, Any]:
+        known = value if isinstance(value, Mapping) else dict(zip(fields, _parts(value, "struct"), strict=True))
+        return {name: one(each, known.get(name)) for name, each in fields.items()}
+
+    return convert
+
+
+def _parts(value: Any, kind: str) -> Iterable[Any]:
+    """Return what has parts; a text has none, and those of a dict have names."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
+        raise _unfit(value, kind)
+    return value
+
+
+_NESTED: dict[str, Callable[..., Convert]] = {
     "array": _array,
     "map": _map,
     "struct": _struct,
@@ -175,6 +195,47 @@ def moment(value: Any) -> Any:
     return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
 
 
+def own_text(value: Any) -> str:
+    """Return a text, or the one that bytes are in UTF-8, as Arrow takes them."""
+    if isinstance(value, str):
+        return str(value)
+    try:
+        return blob(value).decode()
+    except ValueError:
+        raise _unfit(value, "string") from None
+
+
+def as_text(value: Any) -> str:
+    """Return a text; numbers and truth values as Spark writes them."""
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    if isinstance(value, decimal.Decimal | numbers.Integral):
+        return str(value)
+    return _of_double(float(value)) if isinstance(value, numbers.Real) else own_text(value)
+
+
+def _of_double(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if value != value else f"{'-' if value < 0 else ''}Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
+    first, *others = map(str, digits)
+    return f"{'-' * sign}{first}.{''.join(others) or 0}E{int(exponent) + len(others)}"
+
+
+def blob(value: Any) -> bytes:
+    """Return bytes; of a text those of UTF-8."""
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise _unfit(value, "binary")
+    return bytes(value)
+
+
+_OTHERS: dict[str, Convert] = {"boolean": boolean, "date": day, "binary": blob}
+
+
 def _unfit(value: Any, kind: str) -> ValueError:
     return ValueError(f"it gave {value!r} ({type(value).__name__}), which is no {kind}")
 
@@ -239,25 +300,28 @@ def _of_arrow(kind: pa.DataType) -> Convert | None:
     """Return what makes of a value one that Arrow takes for the type without a loss; None if Arrow loses nothing."""
     if pa.types.is_nested(kind):
         return _of_nested(kind)
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return None
     if pa.types.is_timestamp(kind):
         return moment
-    return _converter(f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _SQL.get(kind) or "")
+    text = f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _SQL.get(kind) or ""
+    return _converter(text, own_text, moment)
 
 
 def _of_nested(kind: pa.DataType) -> Convert | None:
-    convert: Convert | None = None
-    if pa.types.is_list(kind):
-        convert = _array(("", _of_arrow(kind.value_type)))
-    elif pa.types.is_struct(kind):
+    make: Callable[..., Convert] = _struct
+    if pa.types.is_struct(kind):
         inner = [(field.name, _of_arrow(field.type)) for field in kind]
-        convert = _struct(*inner) if any(each for _, each in inner) else None
     elif pa.types.is_map(kind):
-        convert = _map(("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type)))
+        inner, make = [("", _of_arrow(kind.key_type)), ("", _of_arrow(kind.item_type))], _map
+    else:
+        inner, make = [("", _of_arrow(kind.value_type))] if pa.types.is_list(kind) else [], _array
+    if not any(each for _, each in inner):
+        return None
+    convert = make(*inner)
 
     def of_lasting(given: Any) -> Any:
         _refuse_iterator(type(given))
-        return convert(given) if convert else given
+        return convert(given)
 
-    return convert and of_lasting
+    return of_lasting

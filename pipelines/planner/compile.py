@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pipelines.graph import nodes
 from pipelines.graph.bolts import copies_taken, dealt_by, is_spout, node_tasks
 from pipelines.planner.aggregates import aggregated, extreme, multi_reduced
-from pipelines.planner.functions import appended, condition, consumed, replaced
+from pipelines.planner.functions import appended, consumed, kept, replaced
 from pipelines.planner.joins import joined
 from pipelines.planner.partitioning import entered, hidden_needs, merged, repartitioned
 from pipelines.planner.persists import new_values, persisted, read_by
@@ -132,7 +132,7 @@ class Compiler:
 
 _COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {
     nodes.EachNode: lambda step: appended(step.node, step.frame),
-    nodes.FilterNode: lambda step: step.frame.where(condition(step.node, step.frame)),
+    nodes.FilterNode: lambda step: kept(step.node, step.frame),
     nodes.MapNode: lambda step: replaced(step.node, step.frame, step.parent().fields, step.kept),
     nodes.PeekNode: lambda step: consumed(step.node, step.frame),
     nodes.ProjectNode: lambda step: step.frame.select(*columns(step.node.fields), *step.kept),

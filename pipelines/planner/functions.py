@@ -20,8 +20,9 @@ from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError, TrideltaError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
-from pipelines.graph.row_values import Convert, as_rows, boolean, day, exact, moment, of_all, one, real, whole
-from pipelines.planner.step import column, type_of
+from pipelines.graph.plain_values import as_key
+from pipelines.graph.row_values import Convert, as_rows, as_text, moment, of_all, one, to_plain, whole
+from pipelines.planner.step import column, text_of, type_of
 from pipelines.planner.values import Where
 from pipelines.trident.counters import counted
 from pipelines.trident.functions import ArrowFunction, RowFunction
@@ -79,7 +80,29 @@ def task_of(node: nodes.PartitionNode, frame: DataFrame, fields: Sequence[str]) 
     return _single("partition", node, node.function, frame, fields, "bigint")
 
 
-def condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
+def kept(node: nodes.FilterNode, frame: DataFrame) -> DataFrame:
+    """`filter`: the tuples for which the predicate is true.
+
+    Spark takes it in front of steps that drop tuples, and it may fail on those (ADR 93); what may answer otherwise each time it
+    leaves in its place.
+    """
+    predicate = _condition(node, frame)
+    rows = None if isinstance(node.predicate, RowFunction) else frame.where(predicate)
+    if rows is None or _moves(rows):
+        return frame.where(F.when(F.expr("spark_partition_id() >= 0"), predicate))
+    return rows
+
+
+def _moves(rows: DataFrame) -> bool:
+    """Check whether Spark may ask a filter's condition of other tuples: behind generators and joins, or with Python in it."""
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    jvm: Any = rows.sparkSession._jvm
+    known = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    drops = plan.containsPattern(known.GENERATE()) or plan.containsPattern(known.JOIN())
+    return bool(drops or plan.condition().containsPattern(known.PYTHON_UDF()))
+
+
+def _condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
     """Return a filter's predicate as a boolean column; null counts as false."""
     if isinstance(node.predicate, str):
         return F.expr(spark_sql("filter", node.predicate))
@@ -93,7 +116,7 @@ def _single(
     inputs = [column(name) for name in fields]
     if isinstance(function, RowFunction):
         # A filter may give any value that Python takes for true or false.
-        fit = bool if returns == "boolean" else _one_of(_outgoing(type_of(returns)))
+        fit = bool if returns == "boolean" else partial(one, whole(returns))
         call = taking(function.call, 0, len(inputs))
         return _udf(_reporting(node, call, _types(frame, fields), fit), returns)(*inputs)
     result = _called(node, function, inputs)
@@ -229,72 +252,37 @@ def from_spark(types: Sequence[T.DataType]) -> Convert | None:
 
 
 def to_spark(types: Sequence[str]) -> Convert | None:
-    """From a row that a function gave to what Spark takes for these types; None if it is that."""
-    return of_all([_outgoing(type_of(text)) for text in types])
+    """From a row that a function gave to what Spark takes for these types; None if it is that.
+
+    Of a value of another class than the type's own Spark makes null, or the name of a Java object, without a word.
+    """
+    return to_plain(tuple(text_of(type_of(text)) for text in types), as_text, _zoned)
 
 
 def _incoming(kind: T.DataType) -> Convert | None:
-    return _nested(kind, _incoming, _utc, lambda row: row.asDict())
-
-
-def _outgoing(kind: T.DataType) -> Convert | None:
-    """Spark makes a null of a number of another class than the type's own, without a word."""
-    if isinstance(kind, T.FloatType | T.DoubleType):
-        return real
-    if isinstance(kind, T.IntegralType):
-        return whole(kind.simpleString())
-    if isinstance(kind, T.DecimalType):
-        return partial(exact, kind.simpleString())
-    if isinstance(kind, T.BooleanType):
-        return boolean
-    if isinstance(kind, T.DateType):
-        return day
-    return _nested(kind, _outgoing, _zoned, None)
-
-
-def _nested(
-    kind: T.DataType, inner: Callable[[T.DataType], Convert | None], time: Convert, struct: Convert | None
-) -> Convert | None:
     if isinstance(kind, T.TimestampType):
-        return time
+        return _utc
     if isinstance(kind, T.ArrayType):
-        return _array(inner(kind.elementType))
+        return _array(_incoming(kind.elementType))
     if isinstance(kind, T.MapType):
-        return _map(inner(kind.keyType), inner(kind.valueType))
+        return _map(_incoming(kind.keyType), _incoming(kind.valueType))
     if isinstance(kind, T.StructType):
-        return _struct(kind, [inner(field.dataType) for field in kind.fields], struct)
+        return _struct(kind.names, [_incoming(field.dataType) for field in kind.fields])
     return None
 
 
 def _array(each: Convert | None) -> Convert | None:
-    return None if each is None else lambda values: [None if value is None else each(value) for value in values]
+    return each and (lambda values: [one(each, value) for value in values])
 
 
 def _map(key: Convert | None, item: Convert | None) -> Convert | None:
     if key is None and item is None:
         return None
-    return lambda mapping: {
-        (key(raw_key) if key else raw_key): (item(other) if item and other is not None else other)
-        for raw_key, other in dict(mapping).items()
-    }
+    return lambda mapping: {as_key(one(key, name)): one(item, value) for name, value in mapping.items()}
 
 
-def _struct(kind: T.StructType, fields: list[Convert | None], first: Convert | None) -> Convert | None:
-    if first is None and not any(fields):
-        return None
-    by_name = dict(zip(kind.names, fields, strict=True))
-
-    def convert(value: Any) -> Any:
-        value = first(value) if first else value
-        if isinstance(value, dict):
-            return {name: one(by_name.get(name), item) for name, item in value.items()}
-        return tuple(one(each, item) for each, item in zip(fields, value, strict=True))
-
-    return convert
-
-
-def _one_of(convert: Convert | None) -> Convert:
-    return partial(one, convert)
+def _struct(names: Sequence[str], fields: Sequence[Convert | None]) -> Convert:
+    return lambda row: {name: one(each, value) for name, each, value in zip(names, fields, row, strict=True)}
 
 
 def _utc(value: datetime.datetime) -> datetime.datetime:

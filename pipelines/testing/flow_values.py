@@ -13,7 +13,7 @@ from pipelines.aggregators.ordering import SEVERAL
 from pipelines.flowmix.values import fitted, in_utc
 from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.plain_values import without_zone
-from pipelines.graph.row_values import to_arrow, to_plain
+from pipelines.graph.row_values import as_text, to_arrow, to_plain
 from pipelines.graph.types import parts_of
 from pipelines.windows.event import Event
 
@@ -45,21 +45,18 @@ def held(value: Any, kind: str | None, *, of_each: bool = False) -> Any:
             key if isinstance(key, tuple) else held(key, of_key): held(item, of_item, of_each=of_each)
             for key, item in dict(value).items()
         }
-    convert = to_plain((kind,))
+    convert = to_plain((kind,), as_text if of_each else None)
     made = fitted(convert((value,))[0] if convert else value, kind)
     if kind in ("timestamp", "timestamp_ltz"):
         return in_utc(made)
-    known = arrow_type(kind) if isinstance(made, Decimal) or (kind == "string" and not isinstance(made, str)) else None
+    known = arrow_type(kind) if isinstance(made, Decimal) else None
     if known is None:
         return made
-    return to_arrow([_taken(made, known) if of_each else made], known)[0].as_py()
+    return to_arrow([_rounded(made, known) if of_each else made], known)[0].as_py()
 
 
-def _taken(value: Any, kind: pa.DataType) -> Any:
-    """Return what Spark takes for a value of an `each`."""
-    if pa.types.is_string(kind):
-        text = str(value) if isinstance(value, int | float | Decimal) else value
-        return text.lower() if isinstance(value, bool) else text
+def _rounded(value: Decimal, kind: pa.DataType) -> Decimal:
+    """Return a decimal as Spark takes it of an `each`."""
     return value.quantize(Decimal((0, (1,), -kind.scale)), ROUND_HALF_UP, _WIDE) if value.is_finite() else value
 
 

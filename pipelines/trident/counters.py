@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 
@@ -27,8 +28,8 @@ class CountSink(Protocol):
     def add(self, counts: dict[str, int]) -> None: ...
 
 
-_compiling: tuple[CountSink, str] | None = None
-"""Where the functions of the plan that is being built shall count, and the prefix of their counters' names."""
+_compiling: ContextVar[tuple[CountSink, str] | None] = ContextVar("compiling", default=None)
+"""Where the functions of the plan that this thread builds shall count, and the prefix of their counters' names."""
 _running: tuple[CountSink, str] | None = None
 """Where the function that runs now, in this process, counts."""
 
@@ -43,12 +44,11 @@ def count(name: str, number: int = 1) -> None:
 @contextmanager
 def counting_into(sink: CountSink, scope: str = "") -> Iterator[None]:
     """Within it, plans are built whose functions count into `sink`, under names that begin with `scope`."""
-    global _compiling
-    before, _compiling = _compiling, (sink, scope)
+    token = _compiling.set((sink, scope))
     try:
         yield
     finally:
-        _compiling = before
+        _compiling.reset(token)
 
 
 def counted(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +57,8 @@ def counted(call: Callable[..., Any]) -> Callable[..., Any]:
     A generator's body runs after this returns, so what it counts goes to the same place: the function that ran last in the
     process is of the same plan.
     """
-    return call if _compiling is None else _CountedCall(call, _compiling)
+    target = _compiling.get()
+    return call if target is None else _CountedCall(call, target)
 
 
 class _CountedCall:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from unittest.mock import Mock, call
 
 import pytest
 import structlog
@@ -103,6 +106,25 @@ def test_outside_a_topology_a_counter_counts_nothing() -> None:
     assert sink == []
     shipped()
     assert sink == [{"flow/inside": 1}]
+
+
+def test_plans_that_are_built_side_by_side_count_apart() -> None:
+    """The batches of two groups run in threads of one process."""
+
+    def built(scope: str) -> Callable[..., None]:
+        with counting_into(sinks[scope], scope):
+            both.wait()
+            shipped = counted(lambda: count("inside"))
+            both.wait()
+        return shipped
+
+    both, sinks = Barrier(2, timeout=10), {"a/": Mock(), "b/": Mock()}
+    with ThreadPoolExecutor(2) as threads:
+        plans = list(threads.map(built, sinks))
+    for shipped in plans:
+        shipped()
+    for scope, sink in sinks.items():
+        assert sink.add.mock_calls == [call({f"{scope}inside": 1})]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import re
 from decimal import Decimal
@@ -20,6 +21,7 @@ from pipelines.errors import FunctionError, SourceSchemaError
 from pipelines.flowmix import Flow, Policy, WindowAggregator
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.planner.functions import from_spark, to_spark
+from pipelines.planner.step import type_of
 from pipelines.planner.values import RowsOut, Where, plain_rows
 from pipelines.sources import FixedBatches
 from pipelines.sources.fixed import arrow_rows
@@ -101,6 +103,18 @@ def test_times_are_in_utc_wherever_the_worker_stands(spark: SparkSession) -> Non
     assert from_spark([T.LongType(), T.ArrayType(T.StringType())]) is None, "nothing to do, nothing done"
 
 
+def test_a_map_with_structs_as_keys_comes_with_tuples(spark: SparkSession) -> None:
+    incoming = from_spark([type_of("map<struct<a: int, s: struct<b: timestamp>>, struct<c: int>>")])
+    assert incoming is not None
+    local = T.TimestampType().fromInternal(1_710_037_800_000_000)
+    assert incoming(({T.Row(a=1, s=T.Row(b=local)): T.Row(c=2)},)) == ({(1, (AT,)): {"c": 2}},)
+    frames = {"s": source(spark, "m map<struct<a: int>, int>", [({(1,): 5},)])}
+    stream = TridentTopology("t").new_stream("s", FixedBatches("m map<struct<a: int>, int>", []))
+    shown = stream.each("m", RowFunction(repr, ("string",)), "out").project("out")
+    assert rows_of(shown, frames) == [("{(1,): 5}",)]
+    assert given_by("out map<struct<a: int>, int>", {(1.0,): 5})[0]["out"] == {(1,): 5}
+
+
 def test_row_functions_see_plain_values(spark: SparkSession) -> None:
     schema = "t timestamp, m decimal(10,2), s struct<a: int, t: timestamp>, p map<string, int>, b binary, i date"
     row = (AT, Decimal("1.50"), {"a": 1, "t": AT}, [("k", 1)], b"x", AT.date())
@@ -134,6 +148,83 @@ def test_what_is_no_value_of_the_type_is_refused(spark: SparkSession, kind: str,
     made = stream.each("n", RowFunction(lambda n: [given], (kind,)), "out").project("out")
     with pytest.raises(PySparkException, match=re.escape("which is no")):
         rows_of(made, frames)
+
+
+ROW_TAKEN: list[tuple[str, Any, Any]] = [
+    ("string", 5, "5"),
+    ("string", np.int64(5), "5"),
+    ("string", True, "true"),
+    ("string", Decimal("1.50"), "1.50"),
+    ("string", 1.5, "1.5"),
+    ("string", -12345678.0, "-1.2345678E7"),
+    ("string", 1e22, "1.0E22"),
+    ("string", 0.0001, "1.0E-4"),
+    ("string", float("-inf"), "-Infinity"),
+    ("string", base64.b64encode(b"x"), "eA=="),
+    ("string", np.str_("x"), "x"),
+    ("binary", bytearray(b"x"), b"x"),
+    ("binary", memoryview(b"x"), b"x"),
+    ("binary", "x", b"x"),
+    ("array<string>", ("a", 5, None), ["a", "5", None]),
+    ("array<string>", {"a"}, ["a"]),
+    ("array<string>", np.array(["a"]), ["a"]),
+    ("array<array<int>>", [(1, None)], [[1, None]]),
+    ("map<string, string>", [("a", "b")], {"a": "b"}),
+    ("struct<u: string, v: string>", ("a", 5), T.Row(u="a", v="5")),
+    ("struct<u: string, v: string>", {"v": b"x"}, T.Row(u=None, v="x")),
+]
+ROW_REFUSED: list[tuple[str, Any]] = [
+    ("string", AT),
+    ("string", AT.date()),
+    ("string", b"\xff"),
+    ("string", ["a"]),
+    ("string", {"a": 1}),
+    ("binary", 5),
+    ("binary", [1]),
+    ("array<string>", "ab"),
+    ("array<string>", b"ab"),
+    ("array<string>", {"a": 1}),
+    ("array<string>", 5),
+    ("array<string>", [AT]),
+    ("map<string, string>", "ab"),
+    ("map<string, string>", {"a": AT}),
+    ("struct<u: string, v: string>", "ab"),
+]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(("kind", "given", "taken"), ROW_TAKEN)
+def test_texts_and_parts_are_the_same_on_both_ways(kind: str, given: Any, taken: Any) -> None:
+    plain = taken.asDict() if isinstance(taken, T.Row) else taken
+    convert = to_spark([kind])
+    assert convert is not None
+    assert convert((given,)) == (plain,)
+    assert given_by(f"out {kind}", [(given,)])[0]["out"] == plain
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(("kind", "given"), ROW_REFUSED)
+def test_what_is_no_text_or_has_no_parts_is_refused_on_both_ways(kind: str, given: Any) -> None:
+    """Spark itself writes the name of a Java object for a text, another one each time, and null for an array or a map."""
+    convert = to_spark([kind])
+    assert convert is not None
+    with pytest.raises(ValueError, match="which is no"):
+        convert((given,))
+    with pytest.raises(FunctionError, match="which is no"):
+        given_by(f"out {kind}", [(given,)])
+
+
+def test_spark_takes_texts_and_parts(spark: SparkSession) -> None:
+    frames = {"s": source(spark, "n bigint", [(1,)])}
+    names = [f"o{at}" for at in range(len(ROW_TAKEN))]
+    function = RowFunction(lambda n: tuple(given for _, given, _ in ROW_TAKEN), tuple(kind for kind, _, _ in ROW_TAKEN))
+    stream = TridentTopology("t").new_stream("s", FixedBatches("n bigint", []))
+    assert rows_of(stream.each("n", function, names).project(names), frames) == [
+        tuple(taken for _, _, taken in ROW_TAKEN)
+    ]
+    texts = [(given, taken) for kind, given, taken in ROW_TAKEN if kind == "string" and type(given) is float]
+    (row,) = spark.sql(f"select {', '.join(f'cast(double({given!r}) as string)' for given, _ in texts[:-1])}").collect()
+    assert list(row) == [taken for _, taken in texts[:-1]], "as a cast has them"
 
 
 def given_by(kinds: str, given: Any) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.plain_values import plain_list
-from pipelines.graph.row_values import Convert, as_rows, to_arrow, to_plain
+from pipelines.graph.row_values import Convert, as_rows, as_text, to_arrow, to_plain
 from pipelines.planner.plain.meeting import brought, common_of
 from pipelines.planner.plain.table import Row, Table
 from pipelines.planner.values import shown
@@ -88,7 +88,7 @@ def call(
     unknown: tuple[str | None, ...] = (None,) * len(names)
     if isinstance(function, RowFunction):
         given = taking(function.call, 0, len(inputs.fields))
-        convert = to_plain(tuple(function.types)) if len(function.types) == len(names) else None
+        convert = to_plain(tuple(function.types), as_text) if len(function.types) == len(names) else None
         made = [_rows(str(function), given, convert, row, len(names)) for row in inputs.rows]
         return made, function.types or unknown
     if isinstance(function, ArrowFunction):
