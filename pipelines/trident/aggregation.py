@@ -77,7 +77,7 @@ def _one(
     if len(names) != 1 and not isinstance(aggregator, Aggregator):
         raise FunctionError(operation, f"{aggregator} makes a single field; got {list(names)}")
     if isinstance(aggregator, ColumnAggregator):
-        return Aggregation(aggregator, _of_columns(operation, aggregator, inputs), names)
+        return Aggregation(aggregator, _of_columns(operation, aggregator, inputs, available), names)
     if isinstance(aggregator, FirstN):
         aggregator = aggregator.bind(inputs)
     if aggregator.returns is None and not types:
@@ -94,9 +94,12 @@ def _one(
     return Aggregation(aggregator, inputs, names, types)
 
 
-def _of_columns(operation: str, aggregator: ColumnAggregator, inputs: tuple[str, ...]) -> tuple[str, ...]:
+def _of_columns(
+    operation: str, aggregator: ColumnAggregator, inputs: tuple[str, ...], available: Sequence[str]
+) -> tuple[str, ...]:
     if aggregator.arity == 0:
-        return ()
+        # A Count of the operation's fields counts tuples (Trident rules 1.3); one that names a field itself, those that have it.
+        return require(operation, aggregator.field, available)
     if len(inputs) != aggregator.arity:
         raise FunctionError(operation, f"{aggregator} takes {aggregator.arity} field(s); got {list(inputs)}")
     return inputs
