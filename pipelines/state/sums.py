@@ -325,10 +325,10 @@ def _stored_totals(
     by_name = len(named) <= _NAMED_KEYS and not any(pa.types.is_nested(types[name]) for name in declared.keys)
     condition = (keys_condition if by_name else range_condition)(named, declared.keys, types)
     columns = [quoted(name) for name in declared.keys]
-    columns += [f"{sum_column.numbers} AS p{index}" for index, sum_column in enumerate(sums.values())]
+    columns += [f"{sum_column.numbers} AS _p{index}" for index, sum_column in enumerate(sums.values())]
     totals: dict[Key, dict[str, int]] = {}
     for part in snapshot.stream(f"SELECT {', '.join(columns)} FROM state WHERE {condition} AND {where}"):
-        columns_of = {name: part[f"p{index}"] for index, name in enumerate(sums)}
+        columns_of = {name: part[f"_p{index}"] for index, name in enumerate(sums)}
         _add_up(totals, _keys(part, declared), columns_of, sums, wanted)
     return totals
 
@@ -336,15 +336,15 @@ def _stored_totals(
 def _greatest_totals(snapshot: Snapshot, declared: StateSchema, sums: Mapping[str, Summed], where: str) -> Bounds:
     """Return the greatest absolute total of any key."""
     columns = [
-        f"sum({_wide(sum_column.numbers, sum_column.kind)}) AS t{index}"
+        f"sum({_wide(sum_column.numbers, sum_column.kind)}) AS _t{index}"
         for index, sum_column in enumerate(sums.values())
     ]
     keys = ", ".join(quoted(name) for name in declared.keys)
     totals = f"SELECT {', '.join(columns)} FROM state WHERE {where}" + (f" GROUP BY {keys}" if keys else "")
-    most = ", ".join(f"max(t{index}) AS most{index}, min(t{index}) AS least{index}" for index in range(len(sums)))
+    most = ", ".join(f"max(_t{index}) AS _most{index}, min(_t{index}) AS _least{index}" for index in range(len(sums)))
     ends = snapshot.query(f"SELECT {most} FROM ({totals})").to_pylist()[0]
     return {
-        name: max(abs(_units(ends[f"{end}{index}"], sum_column.kind)) for end in ("most", "least"))
+        name: max(abs(_units(ends[f"{end}{index}"], sum_column.kind)) for end in ("_most", "_least"))
         for index, (name, sum_column) in enumerate(sums.items())
     }
 
