@@ -46,7 +46,6 @@ from pipelines.surroundings import refuse_unless_folder
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
-    from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
 
@@ -156,7 +155,7 @@ class _Round:
 def flows_in(lake: Lake) -> list[str]:
     """Return the flows that have tables in the lake."""
     names = set(quarantines(lake))
-    for table in _tables(lake):
+    for table in lake.tables():
         try:
             if table.is_state():
                 names.add(table.declared.flow)
@@ -166,14 +165,9 @@ def flows_in(lake: Lake) -> list[str]:
     return sorted(names)
 
 
-def _tables(lake: Lake) -> Iterator[StateTable]:
-    yield from (lake.table(lake.state_path(name), name) for name in lake.states())
-    yield from (lake.table(lake.channel_path(name), name) for name in lake.channels())
-
-
 def _unreadable(lake: Lake) -> Iterator[Work]:
     """Yield the tables that cannot be read: each is a line with the reason."""
-    for table in _tables(lake):
+    for table in lake.tables():
         try:
             if table.is_state():
                 _ = table.declared
