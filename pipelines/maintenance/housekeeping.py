@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.runners.bounded_inputs import RUN_PREFIX
 from pipelines.graph.fields import is_name
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
+logger = logs.logger(__name__)
 
 Work = tuple[str, str, Callable[[], HousekeepingItem]]
 """A thing that grows, the unit in which it is counted, and what is done about it."""
@@ -200,3 +202,6 @@ def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> Hous
         return HousekeepingItem(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
     except (TrideltaError, OSError) as error:
         return HousekeepingItem(what, unit, 0, note=str(error))
+    except Exception as error:
+        logger.exception("housekeeping failed", what=what)
+        return HousekeepingItem(what, unit, 0, note=f"{type(error).__name__}: {error}")

@@ -21,8 +21,9 @@ from deltalake import DeltaTable
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import Total
 from pipelines.errors import BatchError
+from pipelines.state.far_times import shown_rows
 from pipelines.state.kinds import LOG
-from pipelines.state.literals import canonical, keys_condition, quoted, range_condition
+from pipelines.state.literals import KeyValueError, canonical, keys_condition, quoted, range_condition
 from pipelines.state.record import BATCH, REPLAY, RESET, SLICE
 from pipelines.state.schema import ROLL_UP, SLICE_COLUMN, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -323,7 +324,11 @@ def _stored_totals(
     named = [dict(zip(declared.keys, key, strict=True)) for key in wanted]
     types = snapshot.types
     by_name = len(named) <= _NAMED_KEYS and not any(pa.types.is_nested(types[name]) for name in declared.keys)
-    condition = (keys_condition if by_name else range_condition)(named, declared.keys, types)
+    try:
+        condition = (keys_condition if by_name else range_condition)(named, declared.keys, types)
+    except KeyValueError:
+        # A date or time that Python does not have: a text here, by which no row is found.
+        condition = "true"
     columns = [quoted(name) for name in declared.keys]
     columns += [f"{sum_column.numbers} AS _p{index}" for index, sum_column in enumerate(sums.values())]
     totals: dict[Key, dict[str, int]] = {}
@@ -352,7 +357,8 @@ def _greatest_totals(snapshot: Snapshot, declared: StateSchema, sums: Mapping[st
 def _keys(rows: pa.Table, declared: StateSchema) -> Iterator[Key]:
     if not declared.keys:
         return iter([()] * rows.num_rows)
-    return zip(*([canonical(value) for value in rows[name].to_pylist()] for name in declared.keys), strict=True)
+    shown = shown_rows(rows.select(list(declared.keys)))
+    return (tuple(canonical(row[name]) for name in declared.keys) for row in shown)
 
 
 def _values(rows: pa.Table, summed: Summed) -> pa.ChunkedArray:

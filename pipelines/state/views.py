@@ -21,6 +21,7 @@ from pipelines.errors import StateAccessError
 from pipelines.graph.plain_values import Convert, converter, plain_list, without_zone
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import commit_mark
+from pipelines.state.far_times import times_named
 from pipelines.state.kinds import ROWS
 from pipelines.state.literals import as_held, canonical, may_hold, nearest
 from pipelines.state.reading import Key, Reader
@@ -193,7 +194,8 @@ class TableView(StateView):
 
     def tuples(self) -> list[tuple[Any, ...]]:
         rows = self._reader.scan().select([*self.keys, *self.values])
-        return list(zip(*map(plain_list, rows.columns), strict=True))
+        with times_named(rows, self._reader.name, self.keys):
+            return list(zip(*map(plain_list, rows.columns), strict=True))
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         if not self.by_key:
