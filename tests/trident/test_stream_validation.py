@@ -16,6 +16,7 @@ from pipelines.errors import (
 )
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
+from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.trident import (
     Average,
     Count,
@@ -23,6 +24,7 @@ from pipelines.trident import (
     MapGet,
     Max,
     QueryFunction,
+    RowFunction,
     SnapshotGet,
     Split,
     Stream,
@@ -235,6 +237,18 @@ def test_a_state_keeps_names_that_delta_can_store() -> None:
     with pytest.raises(BadNameError, match="Delta"):
         stream.partition_persist(state())
     stream.map(lambda delay: delay, "dep_delay").partition_persist(state())
+
+
+@pytest.mark.parametrize("name", ["txid", "TXID"])
+def test_an_opaque_map_keeps_no_value_called_txid(name: str) -> None:
+    """Its table keeps the values that a batch has replaced in a struct beside their txid."""
+    grouped = new_stream().group_by("word")
+    with pytest.raises(BadNameError, match=f"'{name}' cannot be a value"):
+        grouped.persistent_aggregate(DeltaState("last", OPAQUE, MAP), "n", Max(), name)
+    grouped.persistent_aggregate(DeltaState("a_log", OPAQUE), "n", Max(), name)
+    grouped.persistent_aggregate(DeltaState("a_map", layout=MAP), "n", Max(), name)
+    by_txid = new_stream().each("n", RowFunction(lambda n: n, ("bigint",)), name).group_by(name)
+    by_txid.persistent_aggregate(DeltaState("by_txid", OPAQUE, MAP), Count(), "times")
 
 
 def test_a_handle_of_another_topology_is_read_by_name() -> None:
