@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.aggregators import Aggregator, ColumnAggregator, CombinerAggregator, FirstN, ReducerAggregator
-from pipelines.aggregators.window import numeric_type
+from pipelines.aggregators.window import numeric_type, undivided
 from pipelines.errors import ChainOutputsError, FunctionError
 from pipelines.graph.fields import as_names, require
 from pipelines.graph.nodes import Aggregation
@@ -51,12 +51,12 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields)
     else:
         raise FunctionError(operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])")
     if any(getattr(aggregation.aggregator, "numeric", False) for aggregation in chain):
-        _take_numbers(chain, known_types(stream._topology.graph, stream.node))
+        _take_numbers(chain, undivided(known_types(stream._topology.graph, stream.node)))
     return chain
 
 
 def _take_numbers(chain: Sequence[Aggregation], types: Types) -> None:
-    """Refuse the sum of a text: Spark would end the batch at the first value that is no number."""
+    """Refuse the sum of a text or an array: Spark would end the batch at the first value that is no number."""
     for aggregation in chain:
         if getattr(aggregation.aggregator, "numeric", False):
             for field in aggregation.inputs:

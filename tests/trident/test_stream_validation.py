@@ -328,9 +328,10 @@ def test_nodes_know_the_line_that_made_them() -> None:
     assert "filter" in Path(__file__).read_text().splitlines()[at.line - 1]
 
 
+@pytest.mark.parametrize("kind", ["string", "array<bigint>"])
 @pytest.mark.parametrize("aggregator", [Sum("word", "total"), Average("word", "mean")])
-def test_a_sum_of_a_text_is_refused(aggregator: Sum | Average) -> None:
-    stream = TridentTopology("t").new_stream("s", FixedBatches("word string, n bigint, m decimal(9,2)", [[]]))
+def test_a_sum_of_what_is_no_number_is_refused(aggregator: Sum | Average, kind: str) -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatches(f"word {kind}, n bigint, m decimal(9,2)", [[]]))
     name = type(aggregator).__name__
     for made in (
         lambda: stream.aggregate([aggregator]),
@@ -338,7 +339,7 @@ def test_a_sum_of_a_text_is_refused(aggregator: Sum | Average) -> None:
         lambda: stream.group_by("n").persistent_aggregate(DeltaState("s"), [Count("n_rows"), aggregator]),
         lambda: stream.chained_agg().partition_aggregate([aggregator]),
     ):
-        with pytest.raises(AggregationError, match=rf'{name}\("word"\).* of type string: it takes numbers') as caught:
+        with pytest.raises(AggregationError, match=rf'{name}\("word"\).* of type {kind}: it takes numbers') as caught:
             made()
         assert caught.value.hint
 
