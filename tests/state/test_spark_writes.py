@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType, StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
@@ -98,9 +98,11 @@ def test_what_is_observed_in_a_merged_frame_is_seen(spark: SparkSession, tmp_pat
 
 
 def test_spark_refuses_a_key_that_is_set_twice(spark: SparkSession, tmp_path: Path) -> None:
-    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    columns = StructType([StructField("N", StringType()), StructField("times", LongType())])
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL, columns, keys=("N",))
+    frame = spark.createDataFrame([("x", 1), ("x", 2)], columns)
     with pytest.raises(DuplicateKeyError) as caught:
-        spark_commit(spark, state, 0, False, [("x", 1), ("x", 2)])
+        state.writer.commit_batch(frame, record(0), APP, known=False)
     assert (caught.value.key, state.table.last_txid()) == (("x",), None)
 
 
