@@ -211,24 +211,30 @@ class Allowance(NamedTuple):
         return frame
 
 
-def allowances(table: DeltaTable, state: StateTable, declared: StateSchema) -> Iterator[Allowance]:
+def allowances(
+    table: DeltaTable, state: StateTable, declared: StateSchema, sums: dict[str, Summed], slices: int
+) -> Iterator[Allowance]:
     """Yield what a commit by Spark may add to each total.
 
     First a small part of the room that the bound leaves; if that was too little, all the room that the exact totals
     leave, which are added up for it.
+
+    Args:
+        sums: those of the table.
+        slices: of the rows; a key may come once for each.
     """
-    snapshot = Snapshot(table)
-    sums = summed(declared, pa.schema(list(snapshot.types.items())))
     if not sums:
         return
+    snapshot = Snapshot(table)
     known = _known(table, state.history())
     limits = {name: _limit(sum_column.kind) for name, sum_column in sums.items()}
     if known is None or known.keys() != sums.keys() or any(known[name] > limits[name] // 2 for name in sums):
         known = _greatest_totals(snapshot, declared, sums, snapshot.live)
     part = {name: max(0, limits[name] - known[name]) // _ALLOWANCE for name in sums}
-    yield Allowance(sums, part, {name: known[name] + part[name] for name in sums})
+    bounds = {name: known[name] + part[name] for name in sums}
+    yield Allowance(sums, {name: part[name] // slices for name in sums}, bounds)
     exact = _greatest_totals(snapshot, declared, sums, snapshot.live)
-    yield Allowance(sums, {name: max(0, limits[name] - exact[name]) for name in sums}, limits)
+    yield Allowance(sums, {name: max(0, limits[name] - exact[name]) // slices for name in sums}, limits)
 
 
 def _text(units: int, kind: pa.DataType) -> str:

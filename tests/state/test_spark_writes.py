@@ -200,6 +200,21 @@ def test_a_total_that_no_longer_fits_refuses_the_batch_in_spark_too(
 
 
 @pytest.mark.slow
+def test_a_key_may_come_once_for_each_slice(spark: SparkSession, tmp_path: Path) -> None:
+    state, most = SmallTable(tmp_path, LOG, TRANSACTIONAL, sliced=True), 2**63 - 1
+
+    def commit(value: int) -> None:
+        frame = spark.range(1, 4).selectExpr("'a' AS word", f"{value}L AS n", "'d' || id AS _slice")
+        state.writer.commit_batch(frame, record(0), APP, known=False)
+
+    with pytest.raises(StateOverflowError):
+        commit(most // 3 + 1)
+    assert state.held() == []
+    commit(most // 3)
+    assert (state.held(), state.table.history()[-1].record.bounds) == ([("a", most // 3 * 3)], {"n": most})
+
+
+@pytest.mark.slow
 def test_totals_of_decimals_keep_their_bound_in_spark_too(spark: SparkSession, tmp_path: Path) -> None:
     columns = StructType([StructField("word", StringType()), StructField("n", DecimalType(38, 2))])
     state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns)
