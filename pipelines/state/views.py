@@ -145,6 +145,10 @@ class RowsView(StateView):
     held: Mapping[Key, tuple[Any, ...]]
     key_types: Sequence[pa.DataType | None] = ()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A NaN that has travelled is another one than that of keys.
+        self.__dict__.update(state, held={_key(key): values for key, values in state["held"].items()})
+
     def tuples(self) -> list[tuple[Any, ...]]:
         return [(*key, *values) for key, values in self.held.items()]
 
