@@ -1,4 +1,4 @@
-"""Count: tuples, whatever they hold."""
+"""Count: tuples, whatever they hold, or those that have a field."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class Count(AddedUp, EventAggregator):
-    """Number of tuples, as bigint (Trident rules 1.3: init 1, zero 0). Takes no input field.
+    """Number of tuples, as bigint (Trident rules 1.3: init 1, zero 0), whatever fields the operation names.
 
-    In an event flow `Count("n")` names the output, "count" unless named; with `field` only events that have it count.
+    With a `field` of its own only tuples and events that have it count. In an event flow `Count("n")` names the output,
+    "count" unless named.
     """
 
     arity: ClassVar[int] = 0
@@ -35,13 +36,13 @@ class Count(AddedUp, EventAggregator):
         """It needs no field."""
 
     def init(self, *values: Any) -> int:
-        return 1
+        return int(self.field is None or values[0] is not None)
 
     def combine(self, a: int, b: int) -> int:
         return a + b
 
     def partial(self, *inputs: Column) -> Column:
-        return F.count(F.lit(1))
+        return F.count(F.lit(1) if self.field is None else inputs[0])
 
 
 class _EventCount(Accumulator):

@@ -287,6 +287,11 @@ def element_type(kind: str | None) -> str | None:
     return text[len("array<") : -1].strip() if text.lower().startswith("array<") else text
 
 
+def undivided(types: Types) -> Types:
+    """Return the types of a topology's fields, whose arrays are one value each, for those who take an array for several."""
+    return {name: kind and f"array<{kind}>" for name, kind in types.items()}
+
+
 def numeric_type(aggregator: str, field: str, types: Types) -> str | None:
     """Return the type of a numeric field's values."""
     kind = element_type(types.get(field))

@@ -135,9 +135,7 @@ def checkpoints_of(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
 
 def tables_of(lake: Lake, flow: str) -> Iterator[StateTable]:
     """Yield the tables that a flow has written: states, channels, quarantine."""
-    for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):
-        if table.is_state() and table.declared.flow == flow:
-            yield table
+    yield from lake.tables_of(flow)
     quarantine = lake.table(lake.quarantine_path(flow), f"quarantine of {flow}")
     if quarantine.exists():
         yield quarantine

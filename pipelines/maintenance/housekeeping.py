@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.runners.bounded_inputs import RUN_PREFIX
 from pipelines.maintenance.compaction import compact, compact_quarantine
@@ -43,9 +44,9 @@ from pipelines.places.location import Location
 from pipelines.state.lake import Lake, tables_in
 
 if TYPE_CHECKING:
-    from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
+logger = logs.logger(__name__)
 
 Work = tuple[str, str, Callable[[], HousekeepingItem]]
 """A thing that grows, the unit in which it is counted, and what is done about it."""
@@ -153,7 +154,7 @@ class _Round:
 def flows_in(lake: Lake) -> list[str]:
     """Return the flows that have tables in the lake."""
     names = set(quarantines(lake))
-    for table in _tables(lake):
+    for table in lake.tables():
         try:
             if table.is_state():
                 names.add(table.declared.flow)
@@ -163,14 +164,9 @@ def flows_in(lake: Lake) -> list[str]:
     return sorted(names)
 
 
-def _tables(lake: Lake) -> Iterator[StateTable]:
-    yield from (lake.table(lake.state_path(name), name) for name in lake.states())
-    yield from (lake.table(lake.channel_path(name), name) for name in lake.channels())
-
-
 def _unreadable(lake: Lake) -> Iterator[Work]:
     """Yield the tables that cannot be read: each is a line with the reason."""
-    for table in _tables(lake):
+    for table in lake.tables():
         try:
             if table.is_state():
                 _ = table.declared
@@ -199,3 +195,6 @@ def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> Hous
         return HousekeepingItem(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
     except (TrideltaError, OSError) as error:
         return HousekeepingItem(what, unit, 0, note=str(error))
+    except Exception as error:
+        logger.exception("housekeeping failed", what=what)
+        return HousekeepingItem(what, unit, 0, note=f"{type(error).__name__}: {error}")

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from pipelines.errors import FarTimeError
 from pipelines.maintenance.plan import parts_of
 from pipelines.state.delta_log import versions
+from pipelines.state.far_times import plain_rows
 from pipelines.state.kinds import ROWS
 from pipelines.state.literals import quoted
 from pipelines.state.schema import ROLL_UP
@@ -29,7 +31,8 @@ class TableFigures:
         log_files: commits in the Delta log.
         generations: generations that hold rows.
         slices: slices that hold rows, the roll-up not counted.
-        get_ms: milliseconds of a warm `get` of ten keys, the median of a few; None for tables without keys to ask for.
+        get_ms: milliseconds of a warm `get` of ten keys, the median of a few; None for tables without keys to ask for, or with
+            a date or time among their rows that Python does not have.
     """
 
     files: int
@@ -135,12 +138,15 @@ def measure(table: StateTable) -> TableFigures:
 def _get_ms(table: StateTable, opened: DeltaTable) -> float | None:
     if table.declared.layout == ROWS:
         return None
-    keys = _some_keys(table, opened)
-    if not keys:
-        return None
     # At a named version, so that the files are read: keys of the last one are kept in memory.
     version = opened.version()
-    table.get(keys, version=version)
+    try:
+        keys = _some_keys(table, opened)
+        if not keys:
+            return None
+        table.get(keys, version=version)
+    except FarTimeError:
+        return None
     times = []
     for _ in range(_READS):
         started = time.perf_counter()
@@ -156,4 +162,4 @@ def _some_keys(table: StateTable, opened: DeltaTable) -> list[dict[str, Any]]:
     rows = pa.table(query.read_all())
     if any(map(pa.types.is_nested, rows.schema.types)):
         return []
-    return rows.to_pylist() if names else [{}] * min(1, rows.num_rows)
+    return plain_rows(rows, table.name, names) if names else [{}] * min(1, rows.num_rows)

@@ -121,9 +121,8 @@ def _type(known: str | None, stored: str | None) -> str:
 
 
 def _removed(flow: str, written: set[str], lake: Lake) -> Iterator[StateChange]:
-    tables = [*map(lake.state, lake.states()), *map(lake.channel, lake.channels())]
-    for table in tables:
-        if table.name not in written and table.is_state() and table.declared.flow == flow:
+    for table in lake.tables_of(flow):
+        if table.name not in written:
             yield StateChange(table.name, "removed", FITS, ("its table stays as it is",))
 
 

@@ -35,6 +35,17 @@ def shown_rows(rows: pa.Table) -> list[dict[str, Any]]:
 def plain_rows(rows: pa.Table, table: str, keys: Iterable[str]) -> list[dict[str, Any]]:
     """Return rows as Python has them.
 
+    Raises:
+        FarTimeError: as `times_named`.
+    """
+    with times_named(rows, table, keys):
+        return rows.to_pylist()
+
+
+@contextmanager
+def times_named(rows: pa.Table, table: str, keys: Iterable[str]) -> Iterator[None]:
+    """Turn what Python says of a row that it cannot have into an error that names column and key.
+
     Args:
         table: its name, for the error.
         keys: the key columns, for the error.
@@ -43,7 +54,7 @@ def plain_rows(rows: pa.Table, table: str, keys: Iterable[str]) -> list[dict[str
         FarTimeError: a value is a date or time that Python does not have.
     """
     try:
-        return rows.to_pylist()
+        yield
     except (OverflowError, ValueError):
         known = [name for name in keys if name in rows.column_names]
         for row in range(rows.num_rows):

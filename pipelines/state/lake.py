@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,6 +93,15 @@ class Lake:
             UnknownStateError: if the lake does not hold it.
         """
         return self._existing(self.table(self.channel_path(name), name), self.channels)
+
+    def tables_of(self, flow: str) -> Iterator[StateTable]:
+        """Yield the states and channels that a flow has written. Whose a damaged one is cannot be told."""
+        return (table for table in self.tables() if table.flow == flow)
+
+    def tables(self) -> Iterator[StateTable]:
+        """Yield the states and channels, damaged ones and those that were only half made, too."""
+        yield from (self.table(self.state_path(name), name) for name in self.states())
+        yield from (self.table(self.channel_path(name), name) for name in self.channels())
 
     def written_by(self, node: nodes.PersistNode) -> StateTable:
         """Return the table that a node of a topology commits into, a state or a channel, whether it exists or not."""

@@ -126,7 +126,7 @@ def merge_spark(
     kept = frame.select(*(F.col(SPARK.name(name)) for name in names)).persist()
     try:
         keys = [F.col(SPARK.name(name)) for name in declared.keys]
-        for row in kept.groupBy(*keys).agg(F.count(F.lit(1)).alias("n")).where("n > 1").limit(1).collect():
+        for row in kept.groupBy(*keys).agg(F.count(F.lit(1)).alias("_n")).where("_n > 1").limit(1).collect():
             raise DuplicateKeyError([row[name] for name in declared.keys])
         said = clauses(declared, txid, SPARK, replayed=replayed)
         merger = SparkTable.forPath(spark, path).alias(TABLE).merge(kept.alias(ROWS), said.on)

@@ -21,8 +21,9 @@ from deltalake import DeltaTable
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import Total
 from pipelines.errors import BatchError
+from pipelines.state.far_times import shown_rows
 from pipelines.state.kinds import LOG
-from pipelines.state.literals import canonical, keys_condition, quoted, range_condition
+from pipelines.state.literals import KeyValueError, canonical, keys_condition, quoted, range_condition
 from pipelines.state.record import BATCH, REPLAY, RESET, SLICE
 from pipelines.state.schema import ROLL_UP, SLICE_COLUMN, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -199,24 +200,30 @@ class Allowance(NamedTuple):
         return frame
 
 
-def allowances(table: DeltaTable, state: StateTable, declared: StateSchema) -> Iterator[Allowance]:
+def allowances(
+    table: DeltaTable, state: StateTable, declared: StateSchema, sums: dict[str, Summed], slices: int
+) -> Iterator[Allowance]:
     """Yield what a commit by Spark may add to each total.
 
     First a small part of the room that the bound leaves; if that was too little, all the room that the exact totals
     leave, which are added up for it.
+
+    Args:
+        sums: those of the table.
+        slices: of the rows; a key may come once for each.
     """
-    snapshot = Snapshot(table)
-    sums = summed(declared, pa.schema(list(snapshot.types.items())))
     if not sums:
         return
+    snapshot = Snapshot(table)
     known = _known(table, state.history())
     limits = {name: _limit(sum_column.kind) for name, sum_column in sums.items()}
     if known is None or known.keys() != sums.keys() or any(known[name] > limits[name] // 2 for name in sums):
         known = _greatest_totals(snapshot, declared, sums, snapshot.live)
     part = {name: max(0, limits[name] - known[name]) // _ALLOWANCE for name in sums}
-    yield Allowance(sums, part, {name: known[name] + part[name] for name in sums})
+    bounds = {name: known[name] + part[name] for name in sums}
+    yield Allowance(sums, {name: part[name] // slices for name in sums}, bounds)
     exact = _greatest_totals(snapshot, declared, sums, snapshot.live)
-    yield Allowance(sums, {name: max(0, limits[name] - exact[name]) for name in sums}, limits)
+    yield Allowance(sums, {name: max(0, limits[name] - exact[name]) // slices for name in sums}, limits)
 
 
 def _text(units: int, kind: pa.DataType) -> str:
@@ -312,12 +319,16 @@ def _stored_totals(
     named = [dict(zip(declared.keys, key, strict=True)) for key in wanted]
     types = snapshot.types
     by_name = len(named) <= _NAMED_KEYS and not any(pa.types.is_nested(types[name]) for name in declared.keys)
-    condition = (keys_condition if by_name else range_condition)(named, declared.keys, types)
+    try:
+        condition = (keys_condition if by_name else range_condition)(named, declared.keys, types)
+    except KeyValueError:
+        # A date or time that Python does not have: a text here, by which no row is found.
+        condition = "true"
     columns = [quoted(name) for name in declared.keys]
-    columns += [f"{sum_column.numbers} AS p{index}" for index, sum_column in enumerate(sums.values())]
+    columns += [f"{sum_column.numbers} AS _p{index}" for index, sum_column in enumerate(sums.values())]
     totals: dict[Key, dict[str, int]] = {}
     for part in snapshot.stream(f"SELECT {', '.join(columns)} FROM state WHERE {condition} AND {where}"):
-        columns_of = {name: part[f"p{index}"] for index, name in enumerate(sums)}
+        columns_of = {name: part[f"_p{index}"] for index, name in enumerate(sums)}
         _add_up(totals, _keys(part, declared), columns_of, sums, wanted)
     return totals
 
@@ -325,15 +336,15 @@ def _stored_totals(
 def _greatest_totals(snapshot: Snapshot, declared: StateSchema, sums: Mapping[str, Summed], where: str) -> Bounds:
     """Return the greatest absolute total of any key."""
     columns = [
-        f"sum({_wide(sum_column.numbers, sum_column.kind)}) AS t{index}"
+        f"sum({_wide(sum_column.numbers, sum_column.kind)}) AS _t{index}"
         for index, sum_column in enumerate(sums.values())
     ]
     keys = ", ".join(quoted(name) for name in declared.keys)
     totals = f"SELECT {', '.join(columns)} FROM state WHERE {where}" + (f" GROUP BY {keys}" if keys else "")
-    most = ", ".join(f"max(t{index}) AS most{index}, min(t{index}) AS least{index}" for index in range(len(sums)))
+    most = ", ".join(f"max(_t{index}) AS _most{index}, min(_t{index}) AS _least{index}" for index in range(len(sums)))
     ends = snapshot.query(f"SELECT {most} FROM ({totals})").to_pylist()[0]
     return {
-        name: max(abs(_units(ends[f"{end}{index}"], sum_column.kind)) for end in ("most", "least"))
+        name: max(abs(_units(ends[f"{end}{index}"], sum_column.kind)) for end in ("_most", "_least"))
         for index, (name, sum_column) in enumerate(sums.items())
     }
 
@@ -341,7 +352,8 @@ def _greatest_totals(snapshot: Snapshot, declared: StateSchema, sums: Mapping[st
 def _keys(rows: pa.Table, declared: StateSchema) -> Iterator[Key]:
     if not declared.keys:
         return iter([()] * rows.num_rows)
-    return zip(*([canonical(value) for value in rows[name].to_pylist()] for name in declared.keys), strict=True)
+    shown = shown_rows(rows.select(list(declared.keys)))
+    return (tuple(canonical(row[name]) for name in declared.keys) for row in shown)
 
 
 def _values(rows: pa.Table, summed: Summed) -> pa.ChunkedArray:

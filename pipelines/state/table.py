@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 from pipelines.errors import FieldError, ReadPointError, StateSchemaError
 from pipelines.places.location import Place
 from pipelines.spark.arrow_frame import arrow_frame
-from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
+from pipelines.state.damage import DamagedError, DamagedTableError, check_log, check_version, opened
 from pipelines.state.delta_log import Mark, commit_mark, has_log
 from pipelines.state.far_times import shown_rows
 from pipelines.state.history import History
@@ -66,6 +67,13 @@ class StateTable:
     def is_state(self) -> bool:
         """Return whether the engine made it: a lake may hold Delta tables of others."""
         return self.exists() and PROPERTY in self._latest().metadata().configuration
+
+    @property
+    def flow(self) -> str | None:
+        """Return the flow that writes it; None for a table of others, for none, and for one that is damaged."""
+        with suppress(DamagedError):
+            return self.declared.flow if self.is_state() else None
+        return None
 
     @property
     def declared(self) -> StateSchema:

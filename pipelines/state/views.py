@@ -21,6 +21,7 @@ from pipelines.errors import StateAccessError
 from pipelines.graph.plain_values import Convert, converter, plain_list, without_zone
 from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import commit_mark
+from pipelines.state.far_times import times_named
 from pipelines.state.kinds import ROWS
 from pipelines.state.literals import as_held, canonical, may_hold, nearest
 from pipelines.state.reading import Key, Reader
@@ -144,6 +145,10 @@ class RowsView(StateView):
     held: Mapping[Key, tuple[Any, ...]]
     key_types: Sequence[pa.DataType | None] = ()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A NaN that has travelled is another one than that of keys.
+        self.__dict__.update(state, held={_key(key): values for key, values in state["held"].items()})
+
     def tuples(self) -> list[tuple[Any, ...]]:
         return [(*key, *values) for key, values in self.held.items()]
 
@@ -193,7 +198,8 @@ class TableView(StateView):
 
     def tuples(self) -> list[tuple[Any, ...]]:
         rows = self._reader.scan().select([*self.keys, *self.values])
-        return list(zip(*map(plain_list, rows.columns), strict=True))
+        with times_named(rows, self._reader.name, self.keys):
+            return list(zip(*map(plain_list, rows.columns), strict=True))
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         if not self.by_key:

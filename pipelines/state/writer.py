@@ -43,7 +43,7 @@ from pipelines.state.schema import (
     StateSchema,
     table_schema,
 )
-from pipelines.state.sums import TOO_LARGE, Room, StateOverflowError, allowances, checked_bounds
+from pipelines.state.sums import TOO_LARGE, Room, StateOverflowError, allowances, checked_bounds, summed
 from pipelines.state.turns import REWRITES, LateWriterError, Transactions, Turn, last_txid, of_rewrite
 
 if TYPE_CHECKING:
@@ -277,18 +277,27 @@ class StateWriter(TableKeeper):
         from pyspark.errors import PySparkException
 
         refused: PySparkException | None = None
-        for allowance in allowances(DeltaTable(str(self.table.path)), self.table, self.declared):
-            try:
-                save(record.model_copy(update={"bounds": allowance.bounds}), carried, allowance.guarded(frame))
-                return
-            except PySparkException as error:
-                if TOO_LARGE not in str(error):
-                    raise
-                refused = error
-        if refused is not None:
-            name = str(refused).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
-            raise StateOverflowError(self.table.name, name, "(of the column)") from refused
-        save(record, carried, frame)
+        path = str(self.table.path)
+        sums = summed(self.declared, pa.schema(DeltaTable(path).schema().to_arrow()))
+        # Kept, the rows are worked out once, though they are read for their slices, too.
+        kept = frame.persist() if sums and self.declared.sliced else None
+        try:
+            slices = 1 if kept is None else max(1, kept.select(SLICE_COLUMN).distinct().count())
+            for allowance in allowances(DeltaTable(path), self.table, self.declared, sums, slices):
+                try:
+                    save(record.model_copy(update={"bounds": allowance.bounds}), carried, allowance.guarded(frame))
+                    return
+                except PySparkException as error:
+                    if TOO_LARGE not in str(error):
+                        raise
+                    refused = error
+            if refused is not None:
+                name = str(refused).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
+                raise StateOverflowError(self.table.name, name, "(of the column)") from refused
+            save(record, carried, frame)
+        finally:
+            if kept is not None:
+                kept.unpersist()
 
     def merge_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, seen: int | None = None) -> int:
         """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.aggregators import Aggregator, ColumnAggregator, CombinerAggregator, FirstN, ReducerAggregator
-from pipelines.aggregators.window import numeric_type
+from pipelines.aggregators.window import numeric_type, undivided
 from pipelines.errors import ChainOutputsError, FunctionError
 from pipelines.graph.fields import as_names, require
 from pipelines.graph.nodes import Aggregation
@@ -49,12 +49,12 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields)
     else:
         raise FunctionError(operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])")
     if any(getattr(aggregation.aggregator, "numeric", False) for aggregation in chain):
-        _take_numbers(chain, known_types(stream._topology.graph, stream.node))
+        _take_numbers(chain, undivided(known_types(stream._topology.graph, stream.node)))
     return chain
 
 
 def _take_numbers(chain: Sequence[Aggregation], types: Types) -> None:
-    """Refuse the sum of a text: Spark would end the batch at the first value that is no number."""
+    """Refuse the sum of a text or an array: Spark would end the batch at the first value that is no number."""
     for aggregation in chain:
         if getattr(aggregation.aggregator, "numeric", False):
             for field in aggregation.inputs:
@@ -75,7 +75,7 @@ def _one(
     if len(names) != 1 and not isinstance(aggregator, Aggregator):
         raise FunctionError(operation, f"{aggregator} makes a single field; got {list(names)}")
     if isinstance(aggregator, ColumnAggregator):
-        return Aggregation(aggregator, _of_columns(operation, aggregator, inputs), names)
+        return Aggregation(aggregator, _of_columns(operation, aggregator, inputs, available), names)
     if isinstance(aggregator, FirstN):
         aggregator = aggregator.bind(inputs)
     if aggregator.returns is None and not types:
@@ -92,9 +92,12 @@ def _one(
     return Aggregation(aggregator, inputs, names, types)
 
 
-def _of_columns(operation: str, aggregator: ColumnAggregator, inputs: tuple[str, ...]) -> tuple[str, ...]:
+def _of_columns(
+    operation: str, aggregator: ColumnAggregator, inputs: tuple[str, ...], available: Sequence[str]
+) -> tuple[str, ...]:
     if aggregator.arity == 0:
-        return ()
+        # A Count of the operation's fields counts tuples (Trident rules 1.3); one that names a field itself, those that have it.
+        return require(operation, aggregator.field, available)
     if len(inputs) != aggregator.arity:
         raise FunctionError(operation, f"{aggregator} takes {aggregator.arity} field(s); got {list(inputs)}")
     return inputs

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pipelines.aggregators import BUILT_IN, Aggregator, CombinerAggregator
-from pipelines.errors import FunctionError
+from pipelines.errors import BadNameError, FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
 from pipelines.graph.types import check_meeting, known_types
-from pipelines.state.kinds import LOG, MAP, ROWS
+from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.states import DeltaState, FixedState, TridentState, state_name
@@ -232,6 +232,11 @@ class Persisting(Steps):
         if not fields:
             raise FunctionError(operation, f'state "{state.name}" would have no field', hint="keep one field at least")
         storable(fields)
+        for name in values if (chosen.layout, chosen.kind) == (MAP, OPAQUE) else ():
+            if name.lower() == "txid":
+                # What its table keeps of the row before has a field of that name.
+                why = "cannot be a value of an opaque state of layout map, which keeps a txid of its own; call it otherwise"
+                raise BadNameError("field", name, why)
         self._topology.claim_state(state.name)
         stream = self._add(nodes.PersistNode, fields=fields, state=chosen, **more)
         return TridentState(chosen, keys, values, stream.node, cast("Stream", stream))

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pipelines.aggregators import ColumnAggregator
 from pipelines.aggregators.folds import Running
-from pipelines.aggregators.window import Accumulator, EventAggregator, Rows, State, Types
+from pipelines.aggregators.window import Accumulator, EventAggregator, Rows, State, Types, undivided
 from pipelines.graph.fields import distinct
 from pipelines.windows.aggregate import crossed
 
@@ -56,7 +56,7 @@ def output_types(aggregations: tuple[Any, ...], known: Types) -> list[tuple[str,
         aggregator = copy.copy(aggregation.aggregator)
         if isinstance(aggregator, ColumnAggregator):
             aggregator.field, aggregator.output = next(iter(aggregation.inputs), None), aggregation.output
-            types += cast(EventAggregator, aggregator).result_types(known)
+            types += cast(EventAggregator, aggregator).result_types(undivided(known))
         elif aggregation.types:
             types += zip(aggregation.outputs, aggregation.types, strict=True)
         else:

@@ -264,9 +264,11 @@ AGGREGATES = {
     "persistent aggregate of the whole stream": Case(
         "1.2, persistentAggregate",
         "n bigint",
-        lambda s: s.persistent_aggregate(DeltaState("out"), [Count("c"), Average("n", "mean")]),
-        [[(1,), (2,)], [], [(6,)]],
-        {"out": rows("c mean", (3, 3.0))},
+        lambda s: s.persistent_aggregate(
+            DeltaState("out"), [Count("c"), Count("with_n", field="n"), Average("n", "mean")]
+        ),
+        [[(1,), (2,)], [], [(None,), (6,)]],
+        {"out": rows("c with_n mean", (4, 3, 3.0))},
     ),
     "persistent aggregate behind an aggregate": Case(
         "1.2",

@@ -17,10 +17,13 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttemp
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners.bounded_inputs import bounded_folder
 from pipelines.maintenance import Retention, retention, run_housekeeping
-from pipelines.maintenance.housekeeping_report import RetentionSettingError
+from pipelines.maintenance.housekeeping_report import HousekeepingItem, RetentionSettingError
 from pipelines.maintenance.old_files import remove_dead_runs, remove_old_copies, remove_old_logs, remove_replaced
+from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.state.writer import StateWriter
 from tests.maintenance.small_state import FLOW, SmallState
+from tests.state.small_kinds import COLUMNS, declared
 
 DAY = 86_400.0
 
@@ -248,6 +251,31 @@ def test_a_round_over_everything(tmp_path: Path) -> None:
     assert state.scanned() == state.expected()
     assert json.loads(json.dumps(report.to_json()))["removed"] == report.removed
     assert not report.notes
+
+
+def test_a_damaged_or_half_made_table_holds_up_no_other_flow(tmp_path: Path) -> None:
+    state = SmallState(tmp_path)
+    state.batch([("d", "a", 0, 1)])
+    other = state.lake.table(state.lake.state_path("other"), "other")
+    StateWriter(other, declared(LOG, TRANSACTIONAL, flow="elsewhere")).prepare(COLUMNS)
+    log = tmp_path / "states" / "other" / "_delta_log"
+    (log / f"{1:020}.json").touch()
+    # What a full disk leaves of a table that was to be made.
+    (tmp_path / "states" / "ghost" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "channels" / "ghost" / "_delta_log").mkdir(parents=True)
+    report = run_housekeeping(Lake(tmp_path), None, Retention(), flows=[FLOW, "elsewhere"])
+    assert [[table.state for table in one.tables] for one in report.compactions] == [["sales"], []]
+    (note,) = report.notes
+    assert note.startswith(f'table other: table "other": {log}')
+
+
+def test_what_nobody_foresaw_is_left_with_a_note(tmp_path: Path) -> None:
+    def broken(kept: Retention, dry_run: bool) -> HousekeepingItem:
+        raise OverflowError("date value out of range")
+
+    report = run_housekeeping(Lake(tmp_path), broken, Retention(), nimbus_home=tmp_path)
+    assert report.notes == ("registry: OverflowError: date value out of range",)
+    assert report.things[-1].what == "worker logs"
 
 
 def test_what_is_busy_is_left_with_a_note(tmp_path: Path) -> None:

@@ -183,6 +183,14 @@ def test_what_is_gone_is_removed(lake: Lake) -> None:
     assert changes.refused == ()
 
 
+def test_a_damaged_or_half_made_table_of_others_holds_up_no_plan(lake: Lake) -> None:
+    deployed(lake)
+    table(lake, COUNTS.model_copy(update={"flow": "elsewhere"}), "other")
+    (lake.folder / "states" / "other" / "_delta_log" / f"{1:020}.json").touch()
+    (lake.folder / "states" / "ghost" / "_delta_log").mkdir(parents=True)
+    assert [one.name for one in plan_changes(words(), Lake(lake.root)).states] == ["counts"]
+
+
 def test_parallelism_before_and_now(lake: Lake) -> None:
     deployed(lake)
     changes = plan_changes(words(hint=4), lake)

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from pyspark.sql.types import DecimalType, StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
 from pipelines.state.kinds import LOG, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import REPLAY, SLICE, BatchRecord
+from pipelines.state.schema import ValueColumn
 from pipelines.state.sums import StateOverflowError
 from tests.state.small_kinds import APP, ARROW, FLOW, SmallTable, record
 
@@ -88,6 +89,18 @@ def test_slices_replays_and_replacements_are_looked_at_too(tmp_path: Path) -> No
     with pytest.raises(StateOverflowError):
         state.writer.append_replay(rows, replay, f"{FLOW}/counts/replay", seen=state.table.version())
     assert state.held() == [("a", 2 * BIG - 2)]
+
+
+@pytest.mark.parametrize("key", ["p0", "p1", "t0", "most0", "P0"])
+def test_a_key_may_have_any_name(tmp_path: Path, key: str) -> None:
+    """The first commit has no bounds, so all is added up."""
+    columns = StructType([StructField(key, StringType()), StructField("n", LongType()), StructField("m", LongType())])
+    sums = tuple(ValueColumn(name=name, aggregator="Sum") for name in ("n", "m"))
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns, keys=(key,), values=sums)
+    state.commit(0, ("a", BIG, -5), ("b", 1, -6))
+    with pytest.raises(StateOverflowError, match=f"'{key}': 'a'"):
+        state.commit(1, ("a", BIG, 0))
+    assert (bounds(state), state.held()) == ([{"n": BIG, "m": 6}], [("a", BIG, -5), ("b", 1, -6)])
 
 
 def test_decimals_of_all_digits(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType, StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
@@ -98,9 +98,11 @@ def test_what_is_observed_in_a_merged_frame_is_seen(spark: SparkSession, tmp_pat
 
 
 def test_spark_refuses_a_key_that_is_set_twice(spark: SparkSession, tmp_path: Path) -> None:
-    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    columns = StructType([StructField("N", StringType()), StructField("times", LongType())])
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL, columns, keys=("N",))
+    frame = spark.createDataFrame([("x", 1), ("x", 2)], columns)
     with pytest.raises(DuplicateKeyError) as caught:
-        spark_commit(spark, state, 0, False, [("x", 1), ("x", 2)])
+        state.writer.commit_batch(frame, record(0), APP, known=False)
     assert (caught.value.key, state.table.last_txid()) == (("x",), None)
 
 
@@ -195,6 +197,21 @@ def test_a_total_that_no_longer_fits_refuses_the_batch_in_spark_too(
     assert state.held() == [("a", 2**62 + 7), ("b", 2**61 - 5)]
     monkeypatch.setattr(state_table, "LOCAL_ROWS", -1)
     assert in_order(state.table.frame(spark).toArrow()) == state.held()
+
+
+@pytest.mark.slow
+def test_a_key_may_come_once_for_each_slice(spark: SparkSession, tmp_path: Path) -> None:
+    state, most = SmallTable(tmp_path, LOG, TRANSACTIONAL, sliced=True), 2**63 - 1
+
+    def commit(value: int) -> None:
+        frame = spark.range(1, 4).selectExpr("'a' AS word", f"{value}L AS n", "'d' || id AS _slice")
+        state.writer.commit_batch(frame, record(0), APP, known=False)
+
+    with pytest.raises(StateOverflowError):
+        commit(most // 3 + 1)
+    assert state.held() == []
+    commit(most // 3)
+    assert (state.held(), state.table.history()[-1].record.bounds) == ([("a", most // 3 * 3)], {"n": most})
 
 
 @pytest.mark.slow

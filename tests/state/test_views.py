@@ -107,6 +107,13 @@ def test_rows_in_memory() -> None:
     total = StateView.of_rows([], ["n"], [(7,)])
     assert (total.get(), StateView.of_rows([], ["n"], []).get()) == (7, None)
     assert pickle.loads(pickle.dumps(view)).tuples() == view.tuples()
+    keyed = StateView.of_rows(["x", "y"], ["n"], [(float("nan"), [float("nan")], 1), (2.0, [], 2)])
+    for same in (
+        keyed,
+        pickle.loads(pickle.dumps(keyed)),
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(keyed)))),
+    ):
+        assert same.multi_get([(float("nan"), [float("nan")]), (2, [])]) == [1, 2]
 
 
 # --- a map that a function changes ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pipelines.errors import (
 )
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
+from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.trident import (
     Average,
     Count,
@@ -23,6 +24,7 @@ from pipelines.trident import (
     MapGet,
     Max,
     QueryFunction,
+    RowFunction,
     SnapshotGet,
     Split,
     Stream,
@@ -237,6 +239,18 @@ def test_a_state_keeps_names_that_delta_can_store() -> None:
     stream.map(lambda delay: delay, "dep_delay").partition_persist(state())
 
 
+@pytest.mark.parametrize("name", ["txid", "TXID"])
+def test_an_opaque_map_keeps_no_value_called_txid(name: str) -> None:
+    """Its table keeps the values that a batch has replaced in a struct beside their txid."""
+    grouped = new_stream().group_by("word")
+    with pytest.raises(BadNameError, match=f"'{name}' cannot be a value"):
+        grouped.persistent_aggregate(DeltaState("last", OPAQUE, MAP), "n", Max(), name)
+    grouped.persistent_aggregate(DeltaState("a_log", OPAQUE), "n", Max(), name)
+    grouped.persistent_aggregate(DeltaState("a_map", layout=MAP), "n", Max(), name)
+    by_txid = new_stream().each("n", RowFunction(lambda n: n, ("bigint",)), name).group_by(name)
+    by_txid.persistent_aggregate(DeltaState("by_txid", OPAQUE, MAP), Count(), "times")
+
+
 def test_a_handle_of_another_topology_is_read_by_name() -> None:
     other = TridentTopology("other")
     for _ in range(3):
@@ -314,9 +328,10 @@ def test_nodes_know_the_line_that_made_them() -> None:
     assert "filter" in Path(__file__).read_text().splitlines()[at.line - 1]
 
 
+@pytest.mark.parametrize("kind", ["string", "array<bigint>"])
 @pytest.mark.parametrize("aggregator", [Sum("word", "total"), Average("word", "mean")])
-def test_a_sum_of_a_text_is_refused(aggregator: Sum | Average) -> None:
-    stream = TridentTopology("t").new_stream("s", FixedBatches("word string, n bigint, m decimal(9,2)", [[]]))
+def test_a_sum_of_what_is_no_number_is_refused(aggregator: Sum | Average, kind: str) -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatches(f"word {kind}, n bigint, m decimal(9,2)", [[]]))
     name = type(aggregator).__name__
     for made in (
         lambda: stream.aggregate([aggregator]),
@@ -324,7 +339,7 @@ def test_a_sum_of_a_text_is_refused(aggregator: Sum | Average) -> None:
         lambda: stream.group_by("n").persistent_aggregate(DeltaState("s"), [Count("n_rows"), aggregator]),
         lambda: stream.chained_agg().partition_aggregate([aggregator]),
     ):
-        with pytest.raises(AggregationError, match=rf'{name}\("word"\).* of type string: it takes numbers') as caught:
+        with pytest.raises(AggregationError, match=rf'{name}\("word"\).* of type {kind}: it takes numbers') as caught:
             made()
         assert caught.value.hint
 

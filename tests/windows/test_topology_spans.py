@@ -15,16 +15,22 @@ from pipelines.trident import (
     Aggregator,
     AlignedDurationWindow,
     Average,
+    Collect,
     Count,
     DeltaState,
+    DistinctCount,
+    Max,
+    Min,
     ReducerAggregator,
     SessionDurationWindow,
     Sum,
     TridentTopology,
     TumblingCountWindow,
 )
+from pipelines.trident.aggregation import parse_aggregations
 from pipelines.windows.event import Event
-from pipelines.windows.tuples import TupleChain
+from pipelines.windows.tuples import TupleChain, output_types
+from tests.tiers import tier
 
 ENGINES = (
     "reference",
@@ -96,6 +102,25 @@ def test_one_window_for_all_tasks(spark: SparkSession, engine: Any) -> None:
     assert sorted(row["n"] for row in found["late_spans_window1"]) == ([4, 16] if late else [16])
 
 
+@pytest.mark.parametrize("engine", ["reference", pytest.param("bounded", marks=tier(False))])
+def test_an_array_is_one_value(spark: SparkSession, engine: Any) -> None:
+    """In an event flow it is several values of a field."""
+    topology = TridentTopology("arrays")
+    stream = topology.new_stream("s", FixedBatches("at bigint, tags array<string>, v array<bigint>", []))
+    chain = [Collect("tags", "all"), Min("v", "least"), Max("v", "most"), DistinctCount("v", "several")]
+    assert output_types(parse_aggregations("window", (chain,), stream), {"tags": "array<string>", "v": " ARRAY<INT>"}) == [
+        ("all", "array<array<string>>"), ("least", "ARRAY<INT>"), ("most", "ARRAY<INT>"), ("several", "bigint"),
+    ]  # fmt: skip
+    stream.tumbling_window(2, chain).partition_persist(DeltaState("counted"))
+    stream.window(AlignedDurationWindow.of(SECOND), chain, timestamp="at").partition_persist(DeltaState("timed"))
+    found = run_topology(
+        topology, {"s": [[(1, ["x", "y"], [2, 1]), (2, ["z"], [2])], [(9000, [], [7])]]}, engine, spark
+    )
+    made = {"all": [["x", "y"], ["z"]], "least": [2], "most": [2, 1], "several": 2}
+    assert found["counted"] == [made]
+    assert [{name: row[name] for name in made} for row in found["timed"]] == [made]
+
+
 def test_times_of_arrival_decide_without_a_timestamp(spark: SparkSession) -> None:
     topology, source = start()
     topology.new_stream("s", source).group_by("k").window(
@@ -115,8 +140,6 @@ def test_a_chain_goes_on_from_what_it_saved() -> None:
     stream = topology.new_stream("s", source)
     nodes = [stream.window(operation, *args).node for args in ((given,), ("n", reducer, "r"), ("n", members, "m"))]
     assert len(nodes) == 3
-    from pipelines.trident.aggregation import parse_aggregations
-
     for args, wanted in (
         ((given,), [{"c": 2, "total": 3, "mean": 1.5}]),
         (("n", reducer, "r"), [{"r": 13}]),
