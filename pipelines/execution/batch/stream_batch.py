@@ -141,14 +141,16 @@ class StreamBatch:
         attempt = _Attempt(batch, sources, position, known)
         try:
             skipped = self._commit_all(attempt)
-            first = attempt.runs[0][1]
-            counts = first.counts
+            counts = attempt.runs[0][1].counts
             for sink in self._group.sinks:
                 if sink.name in skipped and sink.writer.declared.kind == TRANSACTIONAL:
                     attempt.received |= self._received_before(sink, batch.txid)
             quarantined = self._quarantine(attempt, counts, complete=not skipped and len(attempt.runs) == 1)
             self._account(batch, counts, attempt.commits, attempt.received)
-            gates = first.gate_results()
+            # Each wave passes gates of its own: the first run that has one tells it.
+            gates: dict[str, dict[str, Any]] = {}
+            for _, run in attempt.runs:
+                gates |= {told["gate"]: told for told in run.gate_results() if told["gate"] not in gates}
         finally:
             for _, run in attempt.runs:
                 run.close()
@@ -164,7 +166,7 @@ class StreamBatch:
             quarantined=quarantined,
             commits=tuple(sorted(attempt.commits, key=lambda commit: list(known).index(commit.state))),
             seconds=time.monotonic() - self._started,
-            gates=gates,
+            gates=tuple(gates.values()),
             counters=self._counters.since_start(),
         )
 
@@ -498,13 +500,11 @@ class StreamBatch:
         if run is not None:
             return self._commit_quarantine(attempt, run, claimed, counts, app_id)
         run = self._plan_run(batch, attempt.sources)
-        try:
-            # No further than the gates: what a state held before the batch may have been vacuumed since.
-            for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
-                each.write.format("noop").mode("overwrite").save()
-            return self._commit_quarantine(attempt, run, claimed, counts, app_id)
-        finally:
-            run.close()
+        attempt.runs.append((claimed, run))
+        # No further than the gates: what a state held before the batch may have been vacuumed since.
+        for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
+            each.write.format("noop").mode("overwrite").save()
+        return self._commit_quarantine(attempt, run, claimed, counts, app_id)
 
     def _commit_quarantine(
         self, attempt: _Attempt, run: PlanRun, claimed: Claims, counts: Mapping[str, Any], app_id: str
