@@ -32,3 +32,18 @@ def test_a_gate_behind_a_state_query_is_told(spark: SparkSession, tmp_path: Path
     assert found == {"first": [(3, 1)], "second": [(3, 1)]}
     assert len(batch.gates) == 2
     assert batch.gates[0]["checks"][0]["detail"]["sample"] == [{"k": "a", "v": -1}]
+
+
+@pytest.mark.slow
+def test_a_bounded_run_waits_for_no_gate_that_its_last_wave_does_not_pass(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("bounded")
+    stream = topology.new_stream("s", FixedBatches("k string, v bigint", ROWS))
+    kept = stream.gate(drop("expect_column_values_to_be_between", **POSITIVE), name="g")
+    counts = kept.group_by("k").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    stream.state_query(counts, "k", MapGet(), "n").partition_persist(DeltaState("seen"))
+    lake = Lake(tmp_path / "lake")
+
+    (report,) = Runtime(spark, lake).run_bounded(topology).slices
+
+    assert [(commit.state, commit.rows) for commit in report.commits] == [("counts", 2), ("seen", 3)]
+    assert (report.error, report.quarantined, lake.quarantine("bounded").count()) == (None, 1, 1)

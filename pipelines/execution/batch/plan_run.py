@@ -371,11 +371,16 @@ class PlanRun:
 
     def _result(self, passed: _PassedGate, key: str) -> GateResult | None:
         if passed.observation is not None and not passed.results:
-            metrics = (
-                self.counts if passed.observation is self._observation else observed(passed.observation, passed.count)
-            )
-            passed.results[self.label] = passed.compiled.verdict(metrics)
+            passed.results[self.label] = passed.compiled.verdict(self._metrics(passed, passed.observation))
         return passed.results.get(key)
+
+    def _metrics(self, passed: _PassedGate, observation: Observation) -> Mapping[str, Any]:
+        if observation is self._observation:
+            return self.counts
+        if self.slices is not None and len(self.group.waves) > 1:
+            # The last wave passes all gates, and computes the frames of its own states alone.
+            return passed.count()
+        return observed(observation, passed.count)
 
     def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:
         """Return the rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""
