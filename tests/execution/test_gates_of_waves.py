@@ -46,4 +46,5 @@ def test_a_bounded_run_waits_for_no_gate_that_its_last_wave_does_not_pass(spark:
     (report,) = Runtime(spark, lake).run_bounded(topology).slices
 
     assert [(commit.state, commit.rows) for commit in report.commits] == [("counts", 2), ("seen", 3)]
+    assert [(gate["gate"], gate["checks"][0]["unexpected"]) for gate in report.gates] == [("g", 1)]
     assert (report.error, report.quarantined, lake.quarantine("bounded").count()) == (None, 1, 1)

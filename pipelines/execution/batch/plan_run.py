@@ -360,8 +360,9 @@ class PlanRun:
     def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
         """Return the results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
         results = []
+        key = slice_ if slice_ is not None and self.group.entrance.sliced else self.label
         for node_id, passed in self.gates.items():
-            result = self._result(passed, slice_ or self.label)
+            result = self._result(passed, key)
             if result is not None and self.slices is None and self.group.may_sample(node_id, result):
                 fields = self._fields(node_id)
                 result = with_samples(passed.compiled, passed.annotated, {"": result}, fields, actions=("warn",))[""]
