@@ -254,11 +254,15 @@ class StreamBatch:
         return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
 
     def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
-        """Return what the state's part of the plan took in when it committed this txid: a replay must bring the same."""
+        """Return what the state's part of the plan took in when it committed this txid: a replay must bring the same.
+
+        Of other fields the hash is another, so the count has to do.
+        """
         records = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
         if not records or records[-1].received_hash is None:  # written by Spark, which saw the rows after the record
             return {}
-        return {sink.name: {RECEIVED: records[-1].received, XOR: records[-1].received_hash}}
+        same = records[-1].fields == self._group.fields
+        return {sink.name: {RECEIVED: records[-1].received, XOR: records[-1].received_hash if same else None}}
 
     def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
         """Group the sinks by the rows that they leave out (nearly always: none, one group)."""
@@ -409,6 +413,7 @@ class StreamBatch:
             received=counts[RECEIVED],
             rows=rows,
             received_hash=counts.get(XOR),
+            fields=self._group.fields,
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
             gates=self._group.gates,
