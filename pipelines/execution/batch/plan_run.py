@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from pipelines.errors import BatchError
-from pipelines.execution.batch.accounts import XOR_OF_HASHES, xor, xor_of_rows
+from pipelines.execution.batch.accounts import HASH, row_hash, xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
 from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import events, nodes
@@ -171,11 +171,11 @@ class PlanRun:
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
         """Return rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
-        of_rows = XOR_OF_HASHES if self._observation is not None else xor_of_rows(self.group.entrance.hashed(spout))
+        hashed = HASH if self._observation is not None else row_hash(self.group.entrance.hashed(spout))
         counters = [
             F.expr(f"count(1) AS {RECEIVED}"),
             F.expr(f"count(CASE WHEN {self.group.entrance.refused} THEN 1 END) AS {REFUSED}"),
-            F.expr(f"{of_rows} AS {XOR}"),
+            F.expr(f"{xor_of_rows(hashed)} AS {XOR}"),
         ]
         if self._tells_time(spout):
             good = F.when(~F.expr(self.group.entrance.refused), F.col(events.CLOCK))
