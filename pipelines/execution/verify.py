@@ -7,7 +7,7 @@ one pass over the table finds both again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from pipelines.errors import TrideltaError
-from pipelines.execution.batch.accounts import xor, xor_of_rows
+from pipelines.execution.batch.accounts import former_row_hash, row_hash, xor, xor_of_rows
 from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError, named_by
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
@@ -104,7 +104,7 @@ def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> Verify
     for node in topology.persists:
         table = lake.written_by(node)
         if table.name not in damaged and table.exists():
-            findings += _findings(spark, table)
+            findings += _findings(spark, table, node.fields)
     return VerifyReport(topology.name, tuple(findings), tuple(faults))
 
 
@@ -167,8 +167,10 @@ def checkpoint_damages(checkpoint: Checkpoint, more: Iterable[Callable[[], objec
 
 @dataclass(frozen=True)
 class _Held:
+    """Rows that the table holds, and the XOR of their hashes, in each way in which a record may have it."""
+
     rows: int
-    hash: int
+    hashes: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class _Commits:
             if self._folded(commit):
                 yield _unchecked(self.table, commit, "compaction has folded it")
             else:
-                yield _judged(self.table, [commit], self.held.get((NO_BATCH, slice_ or ""), _Held(0, 0)))
+                yield _judged(self.table, [commit], self.held.get((NO_BATCH, slice_ or ""), _Held(0)))
         by_txid: dict[int, list[CommitRecord]] = defaultdict(list)
         for commit in self.commits:
             if commit.kind == BATCH and commit.txid is not None:
@@ -223,7 +225,8 @@ class _Commits:
     def _finding(self, counted: list[CommitRecord], stored_txid: int, done: str) -> Finding:
         """Compare commits with the rows that are stored under a txid, all slices together."""
         last, own = counted[-1], [rows for (txid, _), rows in self.held.items() if txid == stored_txid]
-        now = _Held(sum(rows.rows for rows in own), xor([rows.hash for rows in own]))
+        ways = tuple(xor(list(way)) for way in zip(*(rows.hashes for rows in own), strict=True))
+        now = _Held(sum(rows.rows for rows in own), ways or (0,))
         if self._folded(counted[0]):
             return _unchecked(self.table, last, f"compaction has {done}")
         replaced_at = max((commit.version for commit in self.replaced.values()), default=-1)
@@ -232,7 +235,7 @@ class _Commits:
         return _judged(self.table, counted, now)
 
 
-def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
+def _findings(spark: SparkSession, table: StateTable, fields: Sequence[str]) -> Iterable[Finding]:
     commits = _since_reset(table.commits.counting())
     if table.declared.layout == MAP:
         return [
@@ -241,8 +244,11 @@ def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))
     # A channel's clock rows have no slice.
     counted = stored.where(~F.col(SLICE_COLUMN).eqNullSafe(ROLL_UP)).groupBy(TXID, SLICE_COLUMN, GEN)
-    sums = counted.agg(F.count(F.lit(1)).alias("rows"), F.expr(f"{xor_of_rows(stored.schema)} AS hash")).collect()
-    held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in sums}
+    # Earlier releases hashed columns as they came: in the order that the table has, or that the flow has now.
+    former = (former_row_hash(stored.schema, order) for order in ((), fields))
+    ways = dict.fromkeys([row_hash(stored.schema), *former])
+    sums = counted.agg(F.count(F.lit(1)), *(F.expr(xor_of_rows(way)) for way in ways)).collect()
+    held = {(txid, slice_): _Held(rows, tuple(hashes)) for txid, slice_, _, rows, *hashes in sums}
     return _Commits(table, commits, held).findings()
 
 
@@ -259,7 +265,7 @@ def _judged(table: StateTable, commits: list[CommitRecord], now: _Held) -> Findi
         verdict, reason = DIFFERS, f"it wrote {rows} rows, the table holds {now.rows}"
     elif None in hashes:
         verdict, reason = BY_COUNT, "its record keeps no hash"
-    elif now.hash != xor([digest for digest in hashes if digest is not None]):
+    elif xor([digest for digest in hashes if digest is not None]) not in now.hashes:
         verdict, reason = DIFFERS, "the rows are others than it wrote (their hashes differ)"
     return Finding(table.name, commit.txid or 0, commit.slice, verdict, rows, now.rows, reason)
 

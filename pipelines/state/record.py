@@ -45,6 +45,7 @@ class BatchRecord(BaseModel):
         received: rows that came from the source.
         rows: rows written to the table.
         received_hash: the XOR of the hashes of the rows that came from the source.
+        fields: for `batch`: the digest of the fields that `received_hash` is about; null in those of earlier releases.
         hash: the XOR of the hashes of the rows written (`pipelines.execution.batch.accounts`).
         offsets: where the batch lies in Spark's checkpoint: `batch`, its id there, and `plan`, the digest of its entry in the
             offset log, by which a checkpoint and a table know each other.
@@ -77,6 +78,7 @@ class BatchRecord(BaseModel):
     received: int = 0
     rows: int = 0
     received_hash: int | None = None
+    fields: str | None = None
     hash: int | None = None
     offsets: Any = None
     gates: str | None = None

@@ -17,6 +17,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import BatchError, DefinitionError, FarTimeError, ReadPointError, SourceSchemaError
 from pipelines.execution.runners.queries import ArgumentsError, QueryRunner, _SparkContext, _Views
 from pipelines.maintenance import compact
+from pipelines.quality import drop, fail
 from pipelines.sources import FixedBatches
 from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
 from pipelines.state.views import StateView
@@ -287,6 +288,19 @@ def test_an_error_under_spark_is_of_its_request_alone(runtime: Runtime) -> None:
     answers = runtime.query_each(found, "inverse", [(3,), (0,), (4,)])
     assert [answer.rows for answer in answers] == [[{"n": 3, "whole": 4}], [], [{"n": 4, "whole": 3}]]
     assert "DIVIDE_BY_ZERO" in (answers[1].error or "")
+
+
+def test_a_gate_judges_each_request_by_itself(runtime: Runtime) -> None:
+    found = TridentTopology("judged")
+    asked = found.new_query_stream("unique", "a string")
+    asked.gate(drop("expect_column_values_to_be_unique", column="a"), name="once").project("a")
+    asked = found.new_query_stream("mean", "n bigint")
+    asked.gate(fail("expect_column_mean_to_be_between", column="n", max_value=5), name="low").project("n")
+
+    assert [one.rows for one in runtime.query_each(found, "unique", [("x",), ("x",)])] == [[{"a": "x"}]] * 2
+    answers = runtime.query_each(found, "mean", [(1,), (7,)])
+    assert [one.rows for one in answers] == [[{"n": 1}], []]
+    assert [one.error is None for one in answers] == [True, False]
 
 
 @pytest.mark.usefixtures("in_new_york")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -198,6 +199,22 @@ def test_hashes_are_compared_where_both_sides_have_them() -> None:
     other.emitted(batch, "flights", 1, xor=0b0110)
     other.emitted(batch, "flights", 1)
     assert other.received(batch, "delays", 2, xor=0b0100)
+
+
+@pytest.mark.parametrize(("before", "now", "compare"), [("ab", "ab", True), ("ab", "ba", False), (None, "ba", False)])
+def test_hashes_of_other_fields_are_not_compared(before: str | None, now: str, compare: bool) -> None:
+    store = MemoryAttemptStore()
+    tracker = BatchTracker([Stage("flights", fields=before)], attempts=store)
+    tracker.emitted(tracker.open(0), "flights", 3, xor=0b0101)
+    kept = store.records["main"][0].to_json()
+    if before is None:
+        del kept["sources"]["flights"]["fields"]  # of an earlier release
+    store.put("main", 0, AttemptRecord.from_json(json.loads(json.dumps(kept))))
+    tracker = BatchTracker([Stage("flights", fields=now)], attempts=store)
+    with pytest.raises(HashError) if compare else nullcontext():
+        tracker.emitted(tracker.open(0), "flights", 3, xor=0b1010)
+    with pytest.raises(AccountingError, match="2"):
+        tracker.emitted(tracker.open(0), "flights", 2, xor=0b1010)
 
 
 def test_lazy_stages_report_after_the_commit_signal() -> None:

@@ -115,7 +115,7 @@ def of_slices(state: SmallState, held: dict[tuple[int, str], _Held]) -> list[tup
 def test_a_slice_is_folded_by_a_later_compaction_alone(tmp_path: Path) -> None:
     state = SmallState(tmp_path)
     state.replace("d1", [("d1", "a", 0, 1)], claims=("file:/1",))
-    held = {(-1, "d1"): _Held(1, 0)}
+    held = {(-1, "d1"): _Held(1)}
     assert of_slices(state, held) == [("d1", BY_COUNT)]
     assert of_slices(state, {}) == [("d1", DIFFERS)]
     # A compaction that folds nothing.
@@ -139,4 +139,4 @@ def test_a_slice_before_the_first_batch_is_folded_while_that_batch_is_open(tmp_p
     state.batch([("d1", "a", 0, 1)])
     # A roll-up of both slices.
     compact(None, state.lake, FLOW, open_generations=1)
-    assert of_slices(state, {(-1, "d1"): _Held(1, 0)}) == [("d1", NOT_CHECKED), ("d2", NOT_CHECKED)]
+    assert of_slices(state, {(-1, "d1"): _Held(1)}) == [("d1", NOT_CHECKED), ("d2", NOT_CHECKED)]

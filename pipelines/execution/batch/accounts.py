@@ -1,18 +1,18 @@
 """Compare rows between stages by count and XOR of hashes, as Storm's acker does (docs/architecture.md#batch-protocol).
 
-The hash of a row is Spark's `xxhash64` over its columns, so that an analyst can recompute it with SQL. XOR does not depend on
-the order of rows; two equal rows cancel out, which is why the count is always compared beside it.
+The hash of a row is Spark's `xxhash64` over its columns by name, for an analyst to recompute with SQL; a null adds nothing.
+XOR does not depend on the order of rows; two equal rows cancel out, which is why the count is always compared beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from pipelines.graph.dialects import SPARK
 from pipelines.state.schema import ENGINE_COLUMNS
@@ -34,13 +34,26 @@ def row_hash(schema: StructType, places: Mapping[str, str] = MappingProxyType({}
         places: the columns of the frame that fields are in, where they have other names.
     """
     hashed = []
-    for field in schema.fields:
-        name, column = SPARK.name(field.name), SPARK.name(places.get(field.name, field.name))
-        if field.name not in ENGINE_COLUMNS:
-            # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
-            whole = f"to_json(struct({column} AS {name}))"
-            hashed.append(column if _hashable(field.dataType) else whole)
+    for field in sorted(schema.fields, key=lambda field: field.name):
+        column = SPARK.name(places.get(field.name, field.name))
+        # A table's rows are null in a column that it gets later.
+        whole = f"CASE WHEN {column} IS NOT NULL THEN {_as_json(field, column)} END"
+        hashed += [column if _hashable(field.dataType) else whole] if field.name not in ENGINE_COLUMNS else []
     return f"xxhash64({', '.join(hashed)})"
+
+
+def former_row_hash(schema: StructType, order: Sequence[str]) -> str:
+    """Return the hash that earlier releases made, as SQL: in the order of what was committed, the JSON of null as a text."""
+    there = {field.name: field for field in schema.fields if field.name not in ENGINE_COLUMNS}
+    fields = [there[name] for name in dict.fromkeys([*order, *there]) if name in there]
+    columns = [(field, SPARK.name(field.name)) for field in fields]
+    hashed = (column if _hashable(field.dataType) else _as_json(field, column) for field, column in columns)
+    return f"xxhash64({', '.join(hashed)})"
+
+
+def _as_json(field: StructField, column: str) -> str:
+    # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
+    return f"to_json(struct({column} AS {SPARK.name(field.name)}))"
 
 
 def _hashable(kind: DataType) -> bool:
@@ -51,13 +64,13 @@ def _hashable(kind: DataType) -> bool:
     return not isinstance(kind, MapType | VariantType)
 
 
-XOR_OF_HASHES = f"coalesce(bit_xor({HASH}), 0L)"
-"""The XOR of the rows of a frame that has their hashes, as SQL."""
+def xor_of_rows(hashed: str) -> str:
+    """Return the XOR of the hashes of a frame's rows as SQL, an aggregate; 0 for none.
 
-
-def xor_of_rows(schema: StructType) -> str:
-    """Return the XOR of the hashes of a frame's rows as SQL, an aggregate; 0 for none."""
-    return f"coalesce(bit_xor({row_hash(schema)}), 0L)"
+    Args:
+        hashed: the hash of a row, as SQL.
+    """
+    return f"coalesce(bit_xor({hashed}), 0L)"
 
 
 def with_hash(frame: DataFrame) -> DataFrame:

@@ -111,6 +111,7 @@ class BatchGroup:
         self.waves = self._in_waves()
         self.last_gates = self._last_gates()
         self.gates = self._digest_of_gates()
+        self.fields = self._digest_of_fields()
         self.queries_states = any(
             isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
             for node in topology.graph
@@ -137,12 +138,17 @@ class BatchGroup:
     def _digest_of_gates(self) -> str:
         """Return a digest of what the gates drop on the way to the states, by which a batch knows the gates that began it."""
         decide = [node.gate.decides for node in self._gates_before_states() if node.gate.decides]
-        return hashlib.blake2b(json.dumps(decide).encode(), digest_size=8).hexdigest()
+        return _digest(decide)
 
     def _gates_before_states(self) -> list[nodes.GateNode]:
         graph = self.topology.graph
         ways = {node.id for sink in self.sinks for node in graph.ancestors(sink.node.id)} & self.reach
         return [node for node in graph if node.id in ways and isinstance(node, nodes.GateNode)]
+
+    def _digest_of_fields(self) -> str:
+        """Return a digest of what of the sources' rows is hashed, and how, by which two hashes are known to compare."""
+        hashed = map(self.entrance.hashed, self.spouts)
+        return _digest([[row_hash(fields), fields.simpleString()] for fields in hashed])
 
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
@@ -311,6 +317,10 @@ class BatchGroup:
             return False
         self._sampled[gate] = now
         return True
+
+
+def _digest(values: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
 
 
 def _read_after_commit(node: nodes.Node, graph: nodes.Graph) -> str | None:

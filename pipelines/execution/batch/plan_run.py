@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from pipelines.errors import BatchError
-from pipelines.execution.batch.accounts import XOR_OF_HASHES, xor, xor_of_rows
+from pipelines.execution.batch.accounts import HASH, row_hash, xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
 from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import events, nodes
@@ -169,11 +169,11 @@ class PlanRun:
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
         """Return rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
-        of_rows = XOR_OF_HASHES if self._observation is not None else xor_of_rows(self.group.entrance.hashed(spout))
+        hashed = HASH if self._observation is not None else row_hash(self.group.entrance.hashed(spout))
         counters = [
             F.expr(f"count(1) AS {RECEIVED}"),
             F.expr(f"count(CASE WHEN {self.group.entrance.refused} THEN 1 END) AS {REFUSED}"),
-            F.expr(f"{of_rows} AS {XOR}"),
+            F.expr(f"{xor_of_rows(hashed)} AS {XOR}"),
         ]
         if self._tells_time(spout):
             good = F.when(~F.expr(self.group.entrance.refused), F.col(events.CLOCK))
@@ -358,8 +358,9 @@ class PlanRun:
     def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
         """Return the results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
         results = []
+        key = slice_ if slice_ is not None and self.group.entrance.sliced else self.label
         for node_id, passed in self.gates.items():
-            result = self._result(passed, slice_ or self.label)
+            result = self._result(passed, key)
             if result is not None and self.slices is None and self.group.may_sample(node_id, result):
                 fields = self._fields(node_id)
                 result = with_samples(passed.compiled, passed.annotated, {"": result}, fields, actions=("warn",))[""]
@@ -369,11 +370,16 @@ class PlanRun:
 
     def _result(self, passed: _PassedGate, key: str) -> GateResult | None:
         if passed.observation is not None and not passed.results:
-            metrics = (
-                self.counts if passed.observation is self._observation else observed(passed.observation, passed.count)
-            )
-            passed.results[self.label] = passed.compiled.verdict(metrics)
+            passed.results[self.label] = passed.compiled.verdict(self._metrics(passed, passed.observation))
         return passed.results.get(key)
+
+    def _metrics(self, passed: _PassedGate, observation: Observation) -> Mapping[str, Any]:
+        if observation is self._observation:
+            return self.counts
+        if self.slices is not None and len(self.group.waves) > 1:
+            # The last wave passes all gates, and computes the frames of its own states alone.
+            return passed.count()
+        return observed(observation, passed.count)
 
     def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:
         """Return the rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""

@@ -133,14 +133,16 @@ class StreamBatch:
         attempt = _Attempt(batch, sources, position, known)
         try:
             skipped = self._commit_all(attempt)
-            first = attempt.runs[0][1]
-            counts = first.counts
+            counts = attempt.runs[0][1].counts
             for sink in self._group.sinks:
                 if sink.name in skipped and sink.writer.declared.kind == TRANSACTIONAL:
                     attempt.received |= self._received_before(sink, batch.txid)
             quarantined = self._quarantine(attempt, counts, complete=not skipped and len(attempt.runs) == 1)
             self._account(batch, counts, attempt.commits, attempt.received)
-            gates = first.gate_results()
+            # Each wave passes gates of its own: the first run that has one tells it.
+            gates: dict[str, dict[str, Any]] = {}
+            for _, run in attempt.runs:
+                gates |= {told["gate"]: told for told in run.gate_results() if told["gate"] not in gates}
         finally:
             for _, run in attempt.runs:
                 run.close()
@@ -156,7 +158,7 @@ class StreamBatch:
             quarantined=quarantined,
             commits=tuple(sorted(attempt.commits, key=lambda commit: list(known).index(commit.state))),
             seconds=time.monotonic() - self._started,
-            gates=gates,
+            gates=tuple(gates.values()),
             counters=self._counters.since_start(),
         )
 
@@ -244,11 +246,15 @@ class StreamBatch:
         return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
 
     def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
-        """Return what the state's part of the plan took in when it committed this txid: a replay must bring the same."""
+        """Return what the state's part of the plan took in when it committed this txid: a replay must bring the same.
+
+        Of other fields the hash is another, so the count has to do.
+        """
         records = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
         if not records or records[-1].received_hash is None:  # written by Spark, which saw the rows after the record
             return {}
-        return {sink.name: {RECEIVED: records[-1].received, XOR: records[-1].received_hash}}
+        same = records[-1].fields == self._group.fields
+        return {sink.name: {RECEIVED: records[-1].received, XOR: records[-1].received_hash if same else None}}
 
     def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
         """Group the sinks by the rows that they leave out (nearly always: none, one group)."""
@@ -393,6 +399,7 @@ class StreamBatch:
             received=counts[RECEIVED],
             rows=rows,
             received_hash=counts.get(XOR),
+            fields=self._group.fields,
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
             gates=self._group.gates,
@@ -484,13 +491,11 @@ class StreamBatch:
         if run is not None:
             return self._commit_quarantine(attempt, run, claimed, counts, app_id)
         run = self._plan_run(batch, attempt.sources)
-        try:
-            # No further than the gates: what a state held before the batch may have been vacuumed since.
-            for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
-                each.write.format("noop").mode("overwrite").save()
-            return self._commit_quarantine(attempt, run, claimed, counts, app_id)
-        finally:
-            run.close()
+        attempt.runs.append((claimed, run))
+        # No further than the gates: what a state held before the batch may have been vacuumed since.
+        for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
+            each.write.format("noop").mode("overwrite").save()
+        return self._commit_quarantine(attempt, run, claimed, counts, app_id)
 
     def _commit_quarantine(
         self, attempt: _Attempt, run: PlanRun, claimed: Claims, counts: Mapping[str, Any], app_id: str

@@ -41,10 +41,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class RowCount:
-    """A number of rows and the XOR of their hashes; `xor` is None where nobody computed it."""
+    """A number of rows and the XOR of their hashes; `xor` is None where nobody computed it.
+
+    `fields` says what was hashed: hashes of other fields do not compare. It is None in what earlier releases have kept.
+    """
 
     rows: int = 0
     xor: int | None = 0
+    fields: str | None = None
 
     def __add__(self, other: RowCount) -> RowCount:
         unknown = self.xor is None or other.xor is None
@@ -52,7 +56,8 @@ class RowCount:
 
     def agrees_with(self, other: RowCount) -> bool:
         """Return whether the rows are as many, and their hashes the same where both sides have them."""
-        return self.rows == other.rows and (self.xor is None or other.xor is None or self.xor == other.xor)
+        compares = self.fields == other.fields and self.xor is not None and other.xor is not None
+        return self.rows == other.rows and (not compares or self.xor == other.xor)
 
 
 @dataclass(frozen=True)

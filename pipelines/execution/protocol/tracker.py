@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipelines.errors import AccountingError
 from pipelines.execution.protocol.coordinator import (
@@ -48,6 +48,7 @@ class Stage:
         tasks: How many reports of each kind make it whole (B3).
         lazy: Its counts come out of the commit's own Spark job, so the commit signal does not wait for them.
         transactional: For a source: a replay must deliver the same rows. False for an opaque one.
+        fields: For a source: what of a row is hashed, as a digest.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Stage:
     tasks: int = 1
     lazy: bool = False
     transactional: bool = True
+    fields: str | None = None
     group: str = "main"
 
 
@@ -385,8 +387,9 @@ class BatchTracker:
             else:
                 whole = progress.sent[stage] == spec.tasks
                 if whole and spec.transactional:
-                    earlier = self.group(ledger.batch.group).delivered(ledger.batch, stage, progress.received)
-                    self._compare(ledger, stage, earlier or progress.received, progress.received)
+                    now = replace(progress.received, fields=spec.fields)
+                    earlier = self.group(ledger.batch.group).delivered(ledger.batch, stage, now)
+                    self._compare(ledger, stage, earlier or now, now)
             progress.finished = whole and (progress.written or not spec.commits)
         self._ack(ledger)
 

@@ -128,7 +128,7 @@ class QueryRunner:
     def ask_each(self, requests: Sequence[Arguments]) -> list[Answer]:
         """Return one answer per request, in their order: an error is that of its request alone.
 
-        With Spark one job answers them all; if it fails, each is asked by itself.
+        With Spark one job answers them all; if it fails, or a gate judges each as a whole, each is asked by itself.
         """
         if self.needs_spark and len(requests) > 1:
             started = time.monotonic()
@@ -283,8 +283,11 @@ class _SparkContext:
         from pipelines.quality.compiled import compile_gate
 
         compiled = compile_gate(node.gate, frame.schema)
-        annotated = compiled.annotate(frame)
+        annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if self.slices else ())
         if compiled.needs_cut:
+            if self.slices:
+                # Whoever asks them together then asks each.
+                raise BatchError(f'gate "{node.gate.name}" judges one request at a time')
             compiled.judge(annotated).raise_if_refused("the query")
         return compiled.kept(annotated)
 

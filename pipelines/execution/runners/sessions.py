@@ -6,7 +6,7 @@ What does not run on a store is refused before anything is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import DefinitionError, TrideltaError, nearest
 from pipelines.places.location import S3, Location, Place, RemoteLakeError
@@ -32,12 +32,30 @@ class SessionWithoutS3Error(TrideltaError):
         )
 
 
+class SessionZoneError(TrideltaError):
+    """A flow with slices is to run in a session of another time zone than UTC, whose days are others; nothing was written."""
+
+    def __init__(self, flow: str, zone: str) -> None:
+        self.flow, self.zone = flow, zone
+        super().__init__(
+            f'flow "{flow}" has slices, and this Spark session has the time zone {zone}: its days are not those of UTC, by '
+            "which the command line and Dagster replace slices",
+            hint='spark.conf.set("spark.sql.session.timeZone", "UTC"); where SQL of the flow means the time of a zone, name '
+            f"it: from_utc_timestamp(ts, '{zone}'). Slices that were cut in {zone} before are to be backfilled",
+        )
+
+
 def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> None:
-    """Refuse a flow that does not run where its lake is, and a session that does not reach where lake and sources are."""
+    """Refuse a flow that does not run where its lake is, and a session that does not reach where lake and sources are.
+
+    A session of another time zone is refused, too, where the flow has slices.
+    """
     if isinstance(lake.root, Location):
         check_session(spark, lake.root)
     for source in sources_on_stores(topology):
         check_session(spark, source)
+    if any(spout.slice_by for spout in topology.spouts) and (zone := _other_zone(spark)) is not None:
+        raise SessionZoneError(topology.name, zone)
     if _on_cluster(spark):
         from pipelines.execution.runners.executors import check_executors
 
@@ -67,6 +85,16 @@ def sources_on_stores(topology: TridentTopology) -> list[Location]:
     sources = [spout.source.inner for spout in topology.spouts]
     named = [place_of(source.path) for source in sources if isinstance(source, StoredSource)]
     return [place for place in named if isinstance(place, Location)]
+
+
+def _other_zone(spark: SparkSession) -> str | None:
+    """Return the session's time zone if its times are not those of UTC, which has several names."""
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    if zone == "UTC":
+        return None
+    jvm: Any = spark._jvm
+    known = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(zone)
+    return None if known.normalized().getId() == "Z" else zone
 
 
 def _on_cluster(spark: SparkSession) -> bool:

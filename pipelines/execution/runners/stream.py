@@ -405,7 +405,13 @@ class StreamRunner:
 
     def _new_tracker(self) -> BatchTracker:
         self._attempts_kept = self._kept_attempts()
-        source = Stage(self._group.source_stage, lazy=True, group=self._scope, transactional=self._group.transactional)
+        source = Stage(
+            self._group.source_stage,
+            lazy=True,
+            group=self._scope,
+            transactional=self._group.transactional,
+            fields=self._group.fields,
+        )
         states = [
             Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
             for sink in self._group.sinks
