@@ -209,8 +209,9 @@ def _value(value: Any, kind: DataType | None, name: str) -> Any:
     Raises:
         FunctionError: it does not compare with the field.
     """
-    from pipelines.quality.literals import INTEGRAL, family, literal, value_family
+    from pipelines.quality.literals import INTEGRAL, family, in_utc, literal, value_family
 
+    value = in_utc(value)
     if kind is None:
         return value
     texts = _READ_BY_SPARK.get("integer" if isinstance(kind, INTEGRAL) else family(kind))

@@ -200,6 +200,34 @@ def test_a_verdict_on_times_does_not_depend_on_the_hosts_zone(spark: SparkSessio
     assert wrong.checks[0].detail["sample"] == [{"at": at.isoformat(), "m": {str(at): 1}, "n": 5}]
 
 
+@pytest.mark.usefixtures("in_new_york")
+def test_a_time_without_a_zone_in_a_row_rule_is_one_of_utc(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "select timestamp'2024-01-01 00:00:00Z' at, timestamp_ntz'2024-01-01 00:00:00' wall, '2024-01-01 00:00:00' said"
+    )
+    at = datetime.datetime(2024, 1, 1)
+
+    def where(column: str, operator: str, parameter: Any) -> dict[str, Any]:
+        return {"type": "comparison", "column": {"name": column}, "operator": operator, "parameter": parameter}
+
+    checks = [
+        *(
+            warn("column_values_to_be_between", column=column, min_value=bound, max_value=bound)
+            for column in ("at", "wall")
+            for bound in (at, "2024-01-01T00:00:00", "2024-01-01T01:00:00+01:00")
+        ),
+        warn("column_values_to_be_in_set", column="at", value_set=[at]),
+        warn("column_values_to_be_in_set", column="at", value_set=["2024-01-01T00:00:00"]),
+        warn("column_pair_values_to_be_in_set", column_A="at", column_B="wall", value_pairs_set=[(at, at)]),
+        *(
+            warn("column_values_to_be_null", column=column, row_condition=where(column, operator, parameter))
+            for column in ("at", "said")
+            for operator, parameter in (("!=", at), ("NOT_IN", [at]))
+        ),
+    ]
+    assert [str(check) for check in validate_frame(frame, checks).failed] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "bad"),
     [
