@@ -54,7 +54,9 @@ class Check:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expectation", full_name(self.expectation))
-        object.__setattr__(self, "kwargs", dict(self.kwargs))
+        # An iterator would be empty where the gate is compiled a second time.
+        kept = {name: list(value) if isinstance(value, Iterator) else value for name, value in self.kwargs.items()}
+        object.__setattr__(self, "kwargs", kept)
         _check_action(self)
         if self.custom is None:
             _check_arguments(self)
