@@ -130,9 +130,14 @@ def _check_arguments(check: Check) -> None:
     missing = [parameter for parameter in known.required if parameter not in check.kwargs]
     if missing:
         raise FunctionError(operation, f"needs {', '.join(missing)}")
-    for parameter in ("column", "column_A", "column_B"):
+    for parameter in ("column", "column_A", "column_B", "regex", "like_pattern"):
         if not isinstance(check.kwargs.get(parameter, ""), str):
             raise FunctionError(operation, f"{parameter} must be a text, not {check.kwargs[parameter]!r}")
+    for parameter in ("regex_list", "like_pattern_list"):
+        texts = check.kwargs.get(parameter, "")
+        several = isinstance(texts, list | tuple | set | frozenset) and all(isinstance(text, str) for text in texts)
+        if not isinstance(texts, str) and not (several and texts):
+            raise FunctionError(operation, f"{parameter} must be a list of texts, not {texts!r}")
     names = check.kwargs.get("column_list", ())
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise FunctionError(operation, f"column_list must be a list of texts, not {names!r}")

@@ -228,6 +228,30 @@ def test_a_time_without_a_zone_in_a_row_rule_is_one_of_utc(spark: SparkSession) 
     assert [str(check) for check in validate_frame(frame, checks).failed] == []
 
 
+@pytest.mark.parametrize("column", ["at", "wall", "day"])
+@pytest.mark.parametrize(
+    ("low", "high", "unexpected"),
+    [
+        ("2024-01-01", "2024-01-01T23:59:59", 0),
+        ("2024-01-01T00:00:00", datetime.date(2024, 1, 1), 0),
+        ("2024-01-01T00:00:00", "2024-01-01T01:00:00+01:00", 0),
+        (datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC), "2023-12-31T23:59:59", 1),
+        ("2024-01-01T00:00:01", "2024-01-01", None),
+        ("2024-01-01", "2024-01-01T00:59:59+01:00", None),
+    ],
+)
+def test_bounds_may_be_a_day_and_a_time(
+    spark: SparkSession, column: str, low: Any, high: Any, unexpected: int | None
+) -> None:
+    frame = spark.sql("select timestamp'2024-01-01' at, timestamp_ntz'2024-01-01' wall, date'2024-01-01' day")
+    check = warn("column_values_to_be_between", column=column, min_value=low, max_value=high)
+    if unexpected is None:
+        with pytest.raises(FunctionError, match="is greater than max_value"):
+            compile_gate(Gate("g", [check]), frame.schema)
+    else:
+        assert validate_frame(frame, [check]).checks[0].unexpected == unexpected
+
+
 @pytest.mark.parametrize(
     ("arguments", "bad"),
     [

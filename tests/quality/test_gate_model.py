@@ -68,6 +68,21 @@ def test_what_can_be_read_once_is_read_once(expectation: str, values: dict[str, 
     assert gate.decides == Gate("g", [drop(expectation, **values)]).decides
 
 
+@pytest.mark.parametrize(
+    ("expectation", "argument", "wrong"),
+    [
+        *(("column_values_to_match_regex", "regex", wrong) for wrong in (["^a", "^b"], ("^a",), None, 5)),
+        ("column_values_to_not_match_like_pattern", "like_pattern", ["a%", "b%"]),
+        *(("column_values_to_match_regex_list", "regex_list", wrong) for wrong in ([], None, 5, ["a", 5], {"a": "b"})),
+        ("column_values_to_match_like_pattern_list", "like_pattern_list", [["a"]]),
+    ],
+)
+def test_patterns_of_another_form_are_refused_at_their_line(expectation: str, argument: str, wrong: Any) -> None:
+    """Of a list in place of one text the first alone was used."""
+    with pytest.raises(FunctionError, match=rf"{argument} must be .*text.*, not "):
+        drop(expectation, column="k", **{argument: wrong})
+
+
 def test_an_unknown_type_names_the_nearest() -> None:
     with pytest.raises(FunctionError, match='did you mean "expect_column_values_to_be_between"'):
         warn("column_values_to_be_betwen", column="x")
