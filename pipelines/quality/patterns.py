@@ -5,6 +5,7 @@ Source: great_expectations/expectations/metrics/column_map_metrics/column_values
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
@@ -75,11 +76,13 @@ def no_regex_of_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) ->
 
 def _like(column: Column, pattern: str, escape: Any, operation: str) -> Column:
     """SQL LIKE. great-expectations has it for databases only; without `escape`, Spark's own (a backslash) holds."""
-    if escape is None:
-        return column.like(pattern)
-    if not isinstance(escape, str) or len(escape) != 1:
+    sign = "\\" if escape is None else escape
+    if not isinstance(sign, str) or len(sign) != 1:
         raise FunctionError(operation, f"escape must be a single character, not {escape!r}")
-    return F.like(column, F.lit(pattern), F.lit(escape))
+    # Spark finds out in the middle of the first batch.
+    if sign in re.sub(f"{re.escape(sign)}[_%{re.escape(sign)}]", "", pattern):
+        raise FunctionError(operation, f"{pattern!r}: only _, % or {sign} itself may follow the escape {sign}")
+    return column.like(pattern) if escape is None else F.like(column, F.lit(pattern), F.lit(escape))
 
 
 def like_pattern(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import Observation
 
 from pipelines.errors import FieldError, FunctionError
 from pipelines.quality import Check, Gate, compile_gate, drop, fail, validate_frame, warn
+from pipelines.quality.literals import Frame
+from pipelines.quality.rules import compile_row_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -264,6 +269,25 @@ def test_bounds_may_be_a_day_and_a_time(
 )
 def test_like_patterns(df: DataFrame, arguments: dict[str, Any], bad: int) -> None:
     assert validate_frame(df, [warn(column="s", **arguments)]).checks[0].unexpected == bad
+
+
+@pytest.mark.parametrize("escape", [None, "!", "%", "]"])
+def test_a_like_pattern_that_spark_cannot_read_is_refused_before_the_first_batch(
+    df: DataFrame, spark: SparkSession, escape: str | None
+) -> None:
+    """Spark finds it when it generates the code of a batch."""
+    assert spark._jvm is not None
+    read = spark._jvm.org.apache.spark.sql.catalyst.util.StringUtils.escapeLikeRegex
+    sign = "\\" if escape is None else escape
+    for pattern in map("".join, itertools.product(("", "a", "%", "_", sign), repeat=3)):
+        check = drop("column_values_to_match_like_pattern_list", column="s", like_pattern_list=[pattern], escape=escape)
+        try:
+            read(pattern, sign)
+            refused: AbstractContextManager[Any] = nullcontext()
+        except AnalysisException:
+            refused = pytest.raises(FunctionError, match="may follow")
+        with refused:
+            compile_row_rule(check, Frame(df.schema, "g"))
 
 
 def test_an_empty_frame_holds_all_but_row_counts_and_aggregates(df: DataFrame) -> None:
