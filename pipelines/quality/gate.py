@@ -323,8 +323,13 @@ class Gate:
             FieldError: the first column that is missing.
         """
         for name in self.fields:
-            if name not in fields and name.split(".")[0].strip("`") not in fields:
+            if not is_within(name, fields):
                 raise FieldError(f"gate {self.name}", name, fields)
+
+
+def is_within(name: str, fields: Collection[str]) -> bool:
+    """Return whether a name in a check is one of the fields, or leads into one of them."""
+    return name in fields or name.split(".")[0].strip("`") in fields
 
 
 def _words(value: Any) -> str:
