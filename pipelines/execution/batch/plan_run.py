@@ -19,7 +19,7 @@ from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_sou
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.compile import Compiler
-from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
+from pipelines.quality.compiled import FAILED, CompiledGate
 from pipelines.quality.results import GateResult
 from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
@@ -263,7 +263,7 @@ class PlanRun:
             first = self._first_gate.compiled
             self.gates[node.id] = _PassedGate(first, frame, self._observation)
             return first.kept(frame)
-        compiled = self.group.compiled_gate(node, frame, compile_gate)
+        compiled = self.group.compiled_gate(node, frame)
         bounded = self.slices is not None and SLICE_COLUMN in frame.columns
         annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())
         passed = self.gates[node.id] = _PassedGate(compiled, annotated)

@@ -299,7 +299,7 @@ class _SparkContext:
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         from pipelines.quality.compiled import compile_gate
 
-        compiled = compile_gate(node.gate, frame.schema)
+        compiled = compile_gate(node.gate, frame.schema, node.fields)
         annotated = compiled.annotate(frame)
         if compiled.needs_cut:
             compiled.judge(annotated).raise_if_refused("the query")
