@@ -182,18 +182,14 @@ class Reporter:
     def _judge(self, report: SliceReport) -> None:
         """Log one verdict per check on a slice, behind the slice's own materializations.
 
-        For a slice that failed only the checks that were asked are logged: no rows came to what stands behind.
+        Not of what stands behind a gate that refuses the slice, nor of what judges another stream's part of it.
         """
-        own = {
-            name: GateVerdict(verdict.check, self._view, self._lake, report.slice)
-            for name, verdict in self._verdicts.items()
-        }
-        asked = set()
+        asked: list[GateVerdict] = []
         for name, result in _results(report.gates):
-            if name in own:
-                own[name].add(report.slice, result)
-                asked.add(name)
-        self._log(verdict for name, verdict in own.items() if name in asked or report.error is None)
+            if name in self._verdicts:
+                asked.append(GateVerdict(self._verdicts[name].check, self._view, self._lake, report.slice))
+                asked[-1].add(report.slice, result)
+        self._log(asked)
 
     def _log(self, verdicts: Iterable[GateVerdict]) -> None:
         judged: dict[tuple[dg.AssetKey, str], Any] = {}

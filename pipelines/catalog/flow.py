@@ -19,6 +19,7 @@ from pipelines.graph.fields import checked_name
 from pipelines.graph.nodes import ChannelNode
 from pipelines.places.location import Place
 from pipelines.quality import Check
+from pipelines.quality.gate import is_within
 from pipelines.surroundings import PROJECT as PROJECT
 from pipelines.surroundings import any_folder, expanded, home_folder
 from pipelines.trident import TridentTopology
@@ -277,17 +278,18 @@ class FlowSpec:
 
     def _check_columns(self, states: Mapping[str, Sequence[str]]) -> None:
         """See that suites and rankings name columns that their states have: else it shows after the first commit."""
-        named = [
+        missing = [
             (f'the suite of "{state}": {check.name}', column, states[state])
             for state, checks in self.suites.items()
             for check in checks
             for column in check.fields
+            if not is_within(column, states[state])
         ]
-        named += [
+        missing += [
             (f'the ranking of "{question.name}": by', question.ranking.by, states[question.reads[0]])
             for question in self.queries
             if question.ranking is not None and question.query is None
+            if question.ranking.by not in states[question.reads[0]]
         ]
-        for what, column, columns in named:
-            if column not in columns:
-                raise FieldError(what, column, columns, where="the state has")
+        for what, column, columns in missing:
+            raise FieldError(what, column, columns, where="the state has")

@@ -175,9 +175,13 @@ def compile_aggregate(check: Check, frame: Frame) -> AggregateRule | None:
     return build(check, frame) if build else None
 
 
-def check_schema(check: Check, schema: T.StructType) -> CheckResult | None:
-    """Return the result of a check that the schema alone decides, or None when it does not."""
-    names, kwargs = schema.fieldNames(), check.kwargs
+def check_schema(check: Check, schema: T.StructType, names: list[str]) -> CheckResult | None:
+    """Return the result of a check that the schema alone decides, or None when it does not.
+
+    Args:
+        names: the columns that are the table's own, in order.
+    """
+    kwargs = check.kwargs
     success: bool
     observed: Any = len(names)
     match check.expectation:

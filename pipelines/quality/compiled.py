@@ -39,6 +39,7 @@ class CompiledGate:
         aggregate_rules: checks that are one aggregate each.
         schema_results: checks that the schema has decided.
         batch_checks: checks that only great-expectations can run.
+        shown: the columns that these see.
     """
 
     gate: Gate
@@ -46,6 +47,7 @@ class CompiledGate:
     aggregate_rules: tuple[AggregateRule, ...]
     schema_results: tuple[CheckResult, ...]
     batch_checks: tuple[Check, ...]
+    shown: tuple[str, ...]
 
     @property
     def observable(self) -> bool:
@@ -175,11 +177,14 @@ class CompiledGate:
         """Return the checks that only great-expectations can run, on one batch (or slice). Costs a second or more.
 
         Args:
-            df: the batch, best persisted; a `_failed` column is ignored.
+            df: the batch, best persisted.
         """
         from pipelines.quality.expectations import run_expectations
 
-        return run_expectations(df.drop(FAILED), self.batch_checks) if self.batch_checks else ()
+        if not self.batch_checks:
+            return ()
+        hidden = [name for name in df.columns if name not in self.shown]
+        return run_expectations(df.drop(*hidden), self.batch_checks)
 
     def dropped(self, annotated: DataFrame) -> DataFrame:
         """Return the rows that violate a `drop` check, with `_failed` as the names of all row rules that they violate."""
@@ -208,20 +213,25 @@ def _row_result(rule: RowRule, rows: int, unexpected: int, considered: int) -> C
     return CheckResult(check.name, check.expectation, check.action, success, rows, unexpected, detail=detail)
 
 
-def compile_gate(gate: Gate, schema: T.StructType) -> CompiledGate:
+def compile_gate(gate: Gate, schema: T.StructType, fields: Sequence[str] | None = None) -> CompiledGate:
     """Compile a gate for frames of `schema`. Needs a running Spark session.
+
+    Args:
+        gate: the gate.
+        schema: of the frames.
+        fields: the columns that a check of the table's form sees, in order, for the engine has more of its own; None: all.
 
     Raises:
         FieldError: a check names a column that the schema lacks.
         FunctionError: a check's arguments do not suit the column's type.
     """
     gate.validate(schema.fieldNames())
-    frame = Frame(schema, gate.name)
+    frame, shown = Frame(schema, gate.name), schema.fieldNames() if fields is None else list(fields)
     rows, aggregates, decided, batch = list[RowRule](), list[AggregateRule](), list[CheckResult](), list[Check]()
     for check in gate.checks:
         if check.is_row_rule:
             rows.append(compile_row_rule(check, frame))
-        elif check.custom is None and (result := check_schema(check, schema)) is not None:
+        elif check.custom is None and (result := check_schema(check, schema, shown)) is not None:
             decided.append(result)
         elif check.custom is None and (aggregate := compile_aggregate(check, frame)) is not None:
             aggregates.append(aggregate)
@@ -232,7 +242,7 @@ def compile_gate(gate: Gate, schema: T.StructType) -> CompiledGate:
             f"gate {gate.name}", f"has {len(rows)} row rules, more than {MOST_ROW_RULES}", hint="split it"
         )
     _analyse(rows, aggregates, schema)
-    return CompiledGate(gate, tuple(rows), tuple(aggregates), tuple(decided), tuple(batch))
+    return CompiledGate(gate, tuple(rows), tuple(aggregates), tuple(decided), tuple(batch), tuple(shown))
 
 
 def _analyse(rows: Sequence[RowRule], aggregates: Sequence[AggregateRule], schema: T.StructType) -> None:

@@ -54,7 +54,9 @@ class Check:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expectation", full_name(self.expectation))
-        object.__setattr__(self, "kwargs", dict(self.kwargs))
+        # An iterator would be empty where the gate is compiled a second time.
+        kept = {name: list(value) if isinstance(value, Iterator) else value for name, value in self.kwargs.items()}
+        object.__setattr__(self, "kwargs", kept)
         _check_action(self)
         if self.custom is None:
             _check_arguments(self)
@@ -131,9 +133,14 @@ def _check_arguments(check: Check) -> None:
     missing = [parameter for parameter in known.required if parameter not in check.kwargs]
     if missing:
         raise FunctionError(operation, f"needs {', '.join(missing)}")
-    for parameter in ("column", "column_A", "column_B"):
+    for parameter in ("column", "column_A", "column_B", "regex", "like_pattern"):
         if not isinstance(check.kwargs.get(parameter, ""), str):
             raise FunctionError(operation, f"{parameter} must be a text, not {check.kwargs[parameter]!r}")
+    for parameter in ("regex_list", "like_pattern_list"):
+        texts = check.kwargs.get(parameter, "")
+        several = isinstance(texts, list | tuple | set | frozenset) and all(isinstance(text, str) for text in texts)
+        if not isinstance(texts, str) and not (several and texts):
+            raise FunctionError(operation, f"{parameter} must be a list of texts, not {texts!r}")
     names = check.kwargs.get("column_list", ())
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise FunctionError(operation, f"column_list must be a list of texts, not {names!r}")
@@ -319,8 +326,13 @@ class Gate:
             FieldError: the first column that is missing.
         """
         for name in self.fields:
-            if name not in fields and name.split(".")[0].strip("`") not in fields:
+            if not is_within(name, fields):
                 raise FieldError(f"gate {self.name}", name, fields)
+
+
+def is_within(name: str, fields: Collection[str]) -> bool:
+    """Return whether a name in a check is one of the fields, or leads into one of them."""
+    return name in fields or name.split(".")[0].strip("`") in fields
 
 
 def _words(value: Any) -> str:

@@ -125,12 +125,18 @@ def literal(value: Any, data_type: T.DataType, field: str, operation: str) -> An
     if isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
         raise FunctionError(operation, f"{shown(value)} is larger than any bigint")
     if value is None or value_family(value) == wanted:
-        return value
+        return in_utc(value)
     if wanted == "time" and isinstance(value, str):
-        return as_bound(value, operation)
+        return in_utc(as_bound(value, operation))
     if wanted not in ("number", "string", "boolean", "time"):
         return value  # left to Spark's analysis
     raise FunctionError(operation, f"{value!r} does not compare with {field}, which is {data_type.simpleString()}")
+
+
+def in_utc(value: Any) -> Any:
+    """Return a time without a time zone as the one of UTC, for Spark takes it for one of this host's; another value as it is."""
+    naive = isinstance(value, datetime.datetime) and value.tzinfo is None
+    return value.replace(tzinfo=datetime.UTC) if naive else value
 
 
 def between(column: Column, low: Any, high: Any, strict_low: bool, strict_high: bool) -> Column:

@@ -5,7 +5,8 @@ Source: great_expectations/expectations/metrics/column_map_metrics/column_values
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -31,11 +32,8 @@ def text(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     return frame.column(field)
 
 
-def _patterns(value: Any, name: str, operation: str) -> list[str]:
-    patterns = [value] if isinstance(value, str) else list(value)
-    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise FunctionError(operation, f"{name} must hold at least one text, not {value!r}")
-    return patterns
+def _patterns(value: str | Iterable[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
 
 
 def _match_on(kwargs: Mapping[str, Any], operation: str) -> str:
@@ -45,9 +43,9 @@ def _match_on(kwargs: Mapping[str, Any], operation: str) -> str:
     return match_on
 
 
-def _regexes(value: Any, name: str, operation: str) -> list[str]:
+def _regexes(value: str | Iterable[str], operation: str) -> list[str]:
     """Regular expressions that Java can read: it would find out in the middle of the first batch."""
-    patterns = _patterns(value, name, operation)
+    patterns = _patterns(value)
     context = SparkContext._active_spark_context
     if context is not None and context._jvm is not None:
         for pattern in patterns:
@@ -61,38 +59,38 @@ def _regexes(value: Any, name: str, operation: str) -> list[str]:
 
 def regex(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     # The default is great-expectations' own: anything at all.
-    return text(frame, kwargs, operation).rlike(_regexes(kwargs.get("regex", "(?s).*"), "regex", operation)[0])
+    return text(frame, kwargs, operation).rlike(_regexes(kwargs.get("regex", "(?s).*"), operation)[0])
 
 
 def regex_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    column, patterns = text(frame, kwargs, operation), _regexes(kwargs["regex_list"], "regex_list", operation)
+    column, patterns = text(frame, kwargs, operation), _regexes(kwargs["regex_list"], operation)
     if _match_on(kwargs, operation) == "any":
         return column.rlike("|".join(patterns))
     return reduce(lambda left, right: left & right, [column.rlike(pattern) for pattern in patterns])
 
 
 def no_regex_of_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    column, patterns = text(frame, kwargs, operation), _regexes(kwargs["regex_list"], "regex_list", operation)
+    column, patterns = text(frame, kwargs, operation), _regexes(kwargs["regex_list"], operation)
     return reduce(lambda left, right: left & right, [~column.rlike(pattern) for pattern in patterns])
 
 
 def _like(column: Column, pattern: str, escape: Any, operation: str) -> Column:
     """SQL LIKE. great-expectations has it for databases only; without `escape`, Spark's own (a backslash) holds."""
-    if escape is None:
-        return column.like(pattern)
-    if not isinstance(escape, str) or len(escape) != 1:
+    sign = "\\" if escape is None else escape
+    if not isinstance(sign, str) or len(sign) != 1:
         raise FunctionError(operation, f"escape must be a single character, not {escape!r}")
-    return F.like(column, F.lit(pattern), F.lit(escape))
+    # Spark finds out in the middle of the first batch.
+    if sign in re.sub(f"{re.escape(sign)}[_%{re.escape(sign)}]", "", pattern):
+        raise FunctionError(operation, f"{pattern!r}: only _, % or {sign} itself may follow the escape {sign}")
+    return column.like(pattern) if escape is None else F.like(column, F.lit(pattern), F.lit(escape))
 
 
 def like_pattern(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    pattern = _patterns(kwargs["like_pattern"], "like_pattern", operation)[0]
-    return _like(text(frame, kwargs, operation), pattern, kwargs.get("escape"), operation)
+    return _like(text(frame, kwargs, operation), kwargs["like_pattern"], kwargs.get("escape"), operation)
 
 
 def like_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     column, escape = text(frame, kwargs, operation), kwargs.get("escape")
-    patterns = _patterns(kwargs["like_pattern_list"], "like_pattern_list", operation)
-    conditions = [_like(column, pattern, escape, operation) for pattern in patterns]
+    conditions = [_like(column, pattern, escape, operation) for pattern in _patterns(kwargs["like_pattern_list"])]
     every = _match_on(kwargs, operation) == "all"
     return reduce(lambda left, right: left & right if every else left | right, conditions)

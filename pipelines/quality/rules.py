@@ -7,6 +7,7 @@ defines it (great_expectations/expectations/metrics/*_map_metrics). What is comm
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,12 @@ class RowRule:
         return self.considered & (F.count(F.when(self.considered, 1)).over(window) > 1)
 
 
+def _instant(bound: Any) -> Any:
+    """Return a day as its first moment in UTC, as Spark compares it with a time; another bound as it is."""
+    day = type(bound) is datetime.date
+    return datetime.datetime.combine(bound, datetime.time(), datetime.UTC) if day else bound
+
+
 def _between(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     field = kwargs["column"]
     low, high = as_bound(kwargs.get("min_value"), operation), as_bound(kwargs.get("max_value"), operation)
@@ -68,7 +75,7 @@ def _between(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
         raise FunctionError(operation, "min_value and max_value cannot both be None")
     data_type = frame.type_of(field)
     low, high = (literal(bound, data_type, field, operation) for bound in (low, high))
-    if low is not None and high is not None and low > high:
+    if low is not None and high is not None and _instant(low) > _instant(high):
         raise FunctionError(operation, f"min_value {low} is greater than max_value {high}")
     return between(frame.column(field), low, high, bool(kwargs.get("strict_min")), bool(kwargs.get("strict_max")))
 

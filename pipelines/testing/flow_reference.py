@@ -315,8 +315,8 @@ class FlowReference:
 
     def _gated(self, gate: Any, items: list[Item], schema: Schema | None) -> list[Item]:
         """Pass all events of a run through a gate as one batch. The rows' tasks carry their numbers through it."""
-        if not items:
-            return items
+        if not items and (schema is None or None in schema.values()):
+            return items  # nothing tells the types of an empty batch
         table = _table(items, schema, gate.fields).dealt(range(len(items)))
         kept = self._spark.pass_gate(gate, table, "the script")
         return [items[kept.task_of(row)] for row in range(len(kept.rows))]

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import shlex
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dagster as dg
 import pytest
 
 from assets.events.failed_rows import of_result, quarantine_links, table
+from assets.events.reporting import Reporter
 from assets.events.verdicts import GateVerdict, check_specs
 from assets.factory import failure
 from assets.view import FlowView
@@ -80,6 +82,23 @@ def test_a_slice_says_what_it_has_seen(view: FlowView, lake: Lake) -> None:
     # Where only great-expectations can judge, it names values.
     assert [(row["n"], row["slice"]) for row in rows_of(told)] == [(1001, "2024-01-02"), (1002, "2024-01-02")]
     assert "quarantine" in told.metadata
+
+
+def test_only_what_has_judged_a_slice_says_something_of_it(view: FlowView, lake: Lake) -> None:
+    """A stream's part of a slice was told as passed with the report of another stream, over its own verdict."""
+    told: list[dg.AssetCheckEvaluation] = []
+    context = SimpleNamespace(
+        has_partition_key=False,
+        log=SimpleNamespace(info=print),
+        log_event=told.append,
+        instance=SimpleNamespace(fetch_materializations=lambda *_, **__: SimpleNamespace(records=[])),
+    )
+    gates = ({"gate": "plausible", "checks": [{"name": "not_empty", **WRONG}]},)
+    with Reporter(cast(dg.OpExecutionContext, context), view, lake) as reporter:
+        reporter.slice(SliceReport("trips", "2024-01-02", 0, 0, (), 0.0, gates))
+    assert [(one.check_name, one.partition, one.passed) for one in told] == [
+        ("plausible__not_empty", "2024-01-02", False)
+    ]
 
 
 def test_a_slice_of_which_no_rows_came_holds(view: FlowView, lake: Lake) -> None:

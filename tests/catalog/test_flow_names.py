@@ -12,16 +12,17 @@ from dagster._utils.tags import is_valid_strict_tag_value, is_valid_tag_key
 
 from assets.view import FlowView
 from pipelines.catalog import FlowSettings
-from pipelines.catalog.flow import _RESERVED, DailySlices, FlowSpec, QueryAsset
-from pipelines.errors import DefinitionError
+from pipelines.catalog.flow import _RESERVED, DailySlices, FlowSpec, QueryAsset, Ranking
+from pipelines.errors import DefinitionError, FieldError
+from pipelines.quality import warn
 from pipelines.sources import FixedBatches
 from pipelines.trident import DeltaState, TridentTopology
 
 
-def spec(state: str = "kept", name: str = "shop", **other: Any) -> FlowSpec:
+def spec(state: str = "kept", name: str = "shop", schema: str = "n bigint", **other: Any) -> FlowSpec:
     def build(_: FlowSettings) -> TridentTopology:
         made = TridentTopology(name)
-        made.new_stream("rows", FixedBatches("n bigint", [])).partition_persist(DeltaState(state))
+        made.new_stream("rows", FixedBatches(schema, [])).partition_persist(DeltaState(state))
         return made
 
     return FlowSpec(name, "A shop.", build, **other)
@@ -91,3 +92,15 @@ def test_tags_are_those_of_dagster(key: str, value: str) -> None:
 def test_days_that_are_none(days: Any) -> None:
     with pytest.raises(DefinitionError, match=r"its slices go from|of its slices is a date"):
         view(slices=DailySlices(*days))
+
+
+@pytest.mark.parametrize("column", ["place.city", "`place`.city"])
+def test_a_suite_names_a_field_of_a_struct_as_a_gate_does(column: str) -> None:
+    settings, kept = FlowSettings(Path("nowhere")), "n bigint, place struct<city: string>"
+    suites = {"kept": (warn("column_values_to_not_be_null", column=column),)}
+    spec(schema=kept, suites=suites).topology(settings)
+    with pytest.raises(FieldError, match="no such field; the state has: n"):
+        spec(schema="n bigint", suites=suites).topology(settings)
+    by = QueryAsset("best", "", reads=("kept",), ranking=Ranking(column))
+    with pytest.raises(FieldError, match="the ranking of"):
+        spec(schema=kept, queries=(by,)).topology(settings)

@@ -205,6 +205,33 @@ def test_a_row_without_a_slice_outlives_a_backfill_of_its_own_that_a_gate_refuse
     assert sorted(row["key"] for row in shop.lake.state("sales").scan().to_pylist()) == ["a", "x"]
 
 
+def test_a_slice_that_no_row_reaches_is_judged_as_an_empty_batch(shop: Shop) -> None:
+    """Its rows were gone, and Dagster showed the row count as passed. A gate ahead of the one that refuses has seen it, too."""
+    shop.arrive(("d1", "a", 1), ("d2", "a", 2), ("d3", "a", 3))
+    topology = TridentTopology("sales")
+    rows = topology.new_stream("sold", JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1), slice_by="day")
+    rows.partition_persist(DeltaState("all"))
+    rows = rows.gate(warn("column_max_to_be_between", column="n", max_value=9), name="first")
+    rows = rows.gate(fail("table_row_count_to_be_between", min_value=1), name="there")
+    rows.gate(fail("column_max_to_be_between", column="n", max_value=9), name="behind").partition_persist(
+        DeltaState("sales")
+    )
+    assert not shop.runtime.backfill(topology, ["d1", "d2", "d3"]).failed
+    (shop.folder / "0000.json").write_text('{"day": "d2", "key": "b", "n": 20}\n{"day": "d4", "key": "a", "n": 4}\n')
+    report = shop.runtime.backfill(topology, ["d1", "d2", "d3", "d4"])
+    errors = {one.slice: one.error for one in report.failed}
+    no_row = 'gate "there": table_row_count_to_be_between: observed 0'
+    assert errors == {"d1": no_row, "d2": 'gate "behind": max_to_be_between(n): observed 20', "d3": no_row}
+    # What stands behind the gate that refuses sees no rows of the slice, and says nothing of it.
+    judged = {one.slice: [(gate["gate"], gate["success"]) for gate in one.gates] for one in report.slices}
+    assert judged["d1"] == judged["d3"] == [("first", False), ("there", False)]
+    assert judged["d4"] == [("first", True), ("there", True), ("behind", True)]
+    assert {row["day"] for row in shop.lake.state("all").scan().to_pylist()} == {"d2", "d4"}
+    assert sorted((row["day"], row["n"]) for row in shop.lake.state("sales").scan().to_pylist()) == [
+        ("d1", 1), ("d2", 2), ("d3", 3), ("d4", 4),
+    ]  # fmt: skip
+
+
 def test_a_crash_between_two_states_then_a_backfill(spark: SparkSession, shop: Shop) -> None:
     """One state has the batch, the other has not; the backfill comes first, then the replay of the batch."""
     shop.arrive(("d1", "a", 1), ("d2", "a", 10))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import Observation
 
 from pipelines.errors import FieldError, FunctionError
 from pipelines.quality import Check, Gate, compile_gate, drop, fail, validate_frame, warn
+from pipelines.quality.expectations import _quiet
+from pipelines.quality.literals import Frame
+from pipelines.quality.rules import compile_row_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -200,6 +206,58 @@ def test_a_verdict_on_times_does_not_depend_on_the_hosts_zone(spark: SparkSessio
     assert wrong.checks[0].detail["sample"] == [{"at": at.isoformat(), "m": {str(at): 1}, "n": 5}]
 
 
+@pytest.mark.usefixtures("in_new_york")
+def test_a_time_without_a_zone_in_a_row_rule_is_one_of_utc(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "select timestamp'2024-01-01 00:00:00Z' at, timestamp_ntz'2024-01-01 00:00:00' wall, '2024-01-01 00:00:00' said"
+    )
+    at = datetime.datetime(2024, 1, 1)
+
+    def where(column: str, operator: str, parameter: Any) -> dict[str, Any]:
+        return {"type": "comparison", "column": {"name": column}, "operator": operator, "parameter": parameter}
+
+    checks = [
+        *(
+            warn("column_values_to_be_between", column=column, min_value=bound, max_value=bound)
+            for column in ("at", "wall")
+            for bound in (at, "2024-01-01T00:00:00", "2024-01-01T01:00:00+01:00")
+        ),
+        warn("column_values_to_be_in_set", column="at", value_set=[at]),
+        warn("column_values_to_be_in_set", column="at", value_set=["2024-01-01T00:00:00"]),
+        warn("column_pair_values_to_be_in_set", column_A="at", column_B="wall", value_pairs_set=[(at, at)]),
+        *(
+            warn("column_values_to_be_null", column=column, row_condition=where(column, operator, parameter))
+            for column in ("at", "said")
+            for operator, parameter in (("!=", at), ("NOT_IN", [at]))
+        ),
+    ]
+    assert [str(check) for check in validate_frame(frame, checks).failed] == []
+
+
+@pytest.mark.parametrize("column", ["at", "wall", "day"])
+@pytest.mark.parametrize(
+    ("low", "high", "unexpected"),
+    [
+        ("2024-01-01", "2024-01-01T23:59:59", 0),
+        ("2024-01-01T00:00:00", datetime.date(2024, 1, 1), 0),
+        ("2024-01-01T00:00:00", "2024-01-01T01:00:00+01:00", 0),
+        (datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC), "2023-12-31T23:59:59", 1),
+        ("2024-01-01T00:00:01", "2024-01-01", None),
+        ("2024-01-01", "2024-01-01T00:59:59+01:00", None),
+    ],
+)
+def test_bounds_may_be_a_day_and_a_time(
+    spark: SparkSession, column: str, low: Any, high: Any, unexpected: int | None
+) -> None:
+    frame = spark.sql("select timestamp'2024-01-01' at, timestamp_ntz'2024-01-01' wall, date'2024-01-01' day")
+    check = warn("column_values_to_be_between", column=column, min_value=low, max_value=high)
+    if unexpected is None:
+        with pytest.raises(FunctionError, match="is greater than max_value"):
+            compile_gate(Gate("g", [check]), frame.schema)
+    else:
+        assert validate_frame(frame, [check]).checks[0].unexpected == unexpected
+
+
 @pytest.mark.parametrize(
     ("arguments", "bad"),
     [
@@ -214,6 +272,25 @@ def test_like_patterns(df: DataFrame, arguments: dict[str, Any], bad: int) -> No
     assert validate_frame(df, [warn(column="s", **arguments)]).checks[0].unexpected == bad
 
 
+@pytest.mark.parametrize("escape", [None, "!", "%", "]"])
+def test_a_like_pattern_that_spark_cannot_read_is_refused_before_the_first_batch(
+    df: DataFrame, spark: SparkSession, escape: str | None
+) -> None:
+    """Spark finds it when it generates the code of a batch."""
+    assert spark._jvm is not None
+    read = spark._jvm.org.apache.spark.sql.catalyst.util.StringUtils.escapeLikeRegex
+    sign = "\\" if escape is None else escape
+    for pattern in map("".join, itertools.product(("", "a", "%", "_", sign), repeat=3)):
+        check = drop("column_values_to_match_like_pattern_list", column="s", like_pattern_list=[pattern], escape=escape)
+        try:
+            read(pattern, sign)
+            refused: AbstractContextManager[Any] = nullcontext()
+        except AnalysisException:
+            refused = pytest.raises(FunctionError, match="may follow")
+        with refused:
+            compile_row_rule(check, Frame(df.schema, "g"))
+
+
 def test_an_empty_frame_holds_all_but_row_counts_and_aggregates(df: DataFrame) -> None:
     checks = [*GATE.checks, warn("table_row_count_to_equal", value=1), warn("column_max_to_be_between", column="n")]
     assert [check.success for check in validate_frame(df.limit(0), checks).checks] == [True, True, True, False, False]
@@ -226,6 +303,12 @@ def test_failed_rows_are_sampled(df: DataFrame) -> None:
 
 @pytest.mark.slow
 def test_great_expectations_runs_the_rest_and_errors_are_not_failures(df: DataFrame) -> None:
+    with _quiet():
+        from great_expectations.expectations import ExpectTableColumnCountToEqual
+
+    class OfOurs(ExpectTableColumnCountToEqual):
+        """Count the columns of the stream, and not those of the engine."""
+
     gate = Gate(
         "g",
         [
@@ -234,13 +317,14 @@ def test_great_expectations_runs_the_rest_and_errors_are_not_failures(df: DataFr
             warn("column_values_to_be_increasing", column="id", strictly=True),
             fail("column_values_to_match_strftime_format", column="n", strftime_format="%Y"),
             warn("column_values_to_be_json_parseable", column="s", mostly=0.1),
+            warn(OfOurs(value=3)),
         ],
     )
-    compiled = compile_gate(gate, df.schema)
-    assert len(compiled.batch_checks) == 5
+    compiled = compile_gate(gate, df.schema, ["id", "s", "n"])
+    assert len(compiled.batch_checks) == 6
     results = compiled.run_batch_checks(compiled.annotate(df))
-    assert [check.success for check in results] == [False, False, False, False, False]
-    median, twin, rising, broken, parsed = results
+    assert [check.success for check in results] == [False, False, False, False, False, True]
+    median, twin, rising, broken, parsed, _ = results
     assert median.observed == twin.observed == 20
     assert (rising.rows, rising.unexpected, rising.error) == (4, 1, None)
     assert broken.error is not None

@@ -51,6 +51,38 @@ def test_what_decides_which_rows_leave_the_stream() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("expectation", "values"),
+    [
+        ("column_values_to_be_in_set", {"column": "k", "value_set": ["a", "b"]}),
+        ("column_pair_values_to_be_in_set", {"column_A": "k", "column_B": "l", "value_pairs_set": [("a", 1), ("b", 2)]}),
+        ("column_values_to_match_regex_list", {"column": "k", "regex_list": ["^a", "^b"]}),
+        ("compound_columns_to_be_unique", {"column_list": ["k", "l"]}),
+    ],
+)  # fmt: skip
+def test_what_can_be_read_once_is_read_once(expectation: str, values: dict[str, Any]) -> None:
+    """A query that starts a second time, or a replay, compiles the gate again: its set was empty, and every row refused."""
+    given = {name: iter(value) if isinstance(value, list) else value for name, value in values.items()}
+    gate = Gate("g", [drop(expectation, **given)])
+    assert gate.checks[0].kwargs == values
+    assert gate.decides == Gate("g", [drop(expectation, **values)]).decides
+
+
+@pytest.mark.parametrize(
+    ("expectation", "argument", "wrong"),
+    [
+        *(("column_values_to_match_regex", "regex", wrong) for wrong in (["^a", "^b"], ("^a",), None, 5)),
+        ("column_values_to_not_match_like_pattern", "like_pattern", ["a%", "b%"]),
+        *(("column_values_to_match_regex_list", "regex_list", wrong) for wrong in ([], None, 5, ["a", 5], {"a": "b"})),
+        ("column_values_to_match_like_pattern_list", "like_pattern_list", [["a"]]),
+    ],
+)
+def test_patterns_of_another_form_are_refused_at_their_line(expectation: str, argument: str, wrong: Any) -> None:
+    """Of a list in place of one text the first alone was used."""
+    with pytest.raises(FunctionError, match=rf"{argument} must be .*text.*, not "):
+        drop(expectation, column="k", **{argument: wrong})
+
+
 def test_an_unknown_type_names_the_nearest() -> None:
     with pytest.raises(FunctionError, match='did you mean "expect_column_values_to_be_between"'):
         warn("column_values_to_be_betwen", column="x")

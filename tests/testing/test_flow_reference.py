@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.errors import FunctionError
+from pipelines.errors import FunctionError, GateError
 from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt, python
+from pipelines.quality import fail
+from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
+from pipelines.testing.flows import FlowEngine
 
 EPOCH, NAIVE = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(1970, 1, 1)
 EACH: Any = {"trigger": Policy.count(1), "evict": Policy.count(0)}
@@ -237,3 +240,14 @@ def test_bounds_of_windows_join_with_times_of_a_source() -> None:
     )  # fmt: skip
     script = {"a": [{"timestamp": at} for at in (100, 3000)], "b": [{"window_start": 0, "w": 7, "timestamp": 0}]}
     assert run_flow(flow, script)["j"] == [{"w": 7, "count": 1}]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("engine", ["reference", "batch"])
+def test_a_gate_that_no_event_reaches_judges_an_empty_batch(engine: FlowEngine) -> None:
+    stream = Flow("f").stream("s", FixedBatches("n bigint", [])).filter("n > 0")
+    flow = stream.gate(fail("table_row_count_to_be_between", min_value=1)).output().build()
+    assert run_flow(flow, {"s": [{"n": 1}]}, engine=engine) == {"s": [{"n": 1}]}
+    with pytest.raises(GateError, match="table_row_count_to_be_between: observed 0"):
+        run_flow(flow, {"s": [{"n": -1}]}, engine=engine)

@@ -9,14 +9,23 @@ from typing import Any
 import pytest
 
 from pipelines.aggregators.ordering import freeze
-from pipelines.errors import DefinitionError, FunctionError, SourceSchemaError, UnknownQueryError, UnknownStateError
+from pipelines.errors import (
+    DefinitionError,
+    FunctionError,
+    SourceSchemaError,
+    TrideltaError,
+    UnknownQueryError,
+    UnknownStateError,
+)
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.queries import QueryRunner
 from pipelines.nimbus.deployed import content_of
 from pipelines.planner.plain.table import in_order, plain, sql_type_of
+from pipelines.quality import fail
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
 from pipelines.testing import TICK, ReferenceEngine, query_topology, run_topology
+from pipelines.testing.engines import Engine
 from pipelines.trident import (
     Count,
     DeltaState,
@@ -294,3 +303,16 @@ def test_an_updater_is_given_the_keys_as_they_are_written() -> None:
     assert run_topology(topology, {"s": [[(0.1,), (0.1 + 1e-12,)], [(0.1,)]]})["times"] == [
         {"x": 0.10000000149011612, "times": 3}
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("engine", ["reference", "stream", "bounded"])
+def test_a_batch_that_no_row_of_reaches_a_gate_is_judged(engine: Engine) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatches("n bigint", [])).filter("n > 0")
+    gated = stream.gate(fail("table_row_count_to_be_between", min_value=1), name="there")
+    gated.partition_persist(DeltaState("out"))
+    assert run_topology(topology, {"s": [[(1,), (-1,)]]}, engine) == {"out": [{"n": 1}]}
+    with pytest.raises(TrideltaError, match="table_row_count_to_be_between: observed 0"):
+        run_topology(topology, {"s": [[(1,)], [(-1,)]]}, engine)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from pipelines.execution.batch.accounts import HASH, row_hash
 from pipelines.execution.batch.group_sources import Entrance, said
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.protocol.groups import group_name
-from pipelines.graph import nodes
+from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
@@ -290,19 +289,18 @@ class BatchGroup:
         if len(children) != 1 or not isinstance(children[0], nodes.GateNode):
             return None
         names = [*spout.fields, SLICE_COLUMN] if self.entrance.sliced else spout.fields
-        compiled = self.compiled_gate(children[0], source.select(*(f"`{name}`" for name in names)), compile_gate)
+        compiled = self.compiled_gate(children[0], source.select(*(f"`{name}`" for name in names)))
         if not compiled.by_rows_alone:
             return None
         return FirstGate(compiled, tuple(compiled.metrics(unless=F.expr(self.entrance.refused))))
 
-    def compiled_gate(
-        self, node: nodes.GateNode, frame: DataFrame, build: Callable[[Any, StructType], CompiledGate]
-    ) -> CompiledGate:
+    def compiled_gate(self, node: nodes.GateNode, frame: DataFrame) -> CompiledGate:
         """Return a gate compiled once for its schema: building it costs more than a small batch."""
         schema = frame.schema
         key = json.dumps(schema.jsonValue())
         if node.id not in self._gates or self._gates[node.id][0] != key:
-            self._gates[node.id] = (key, build(node.gate, schema))
+            own = [name for name in node.fields if name not in events.COLUMNS]
+            self._gates[node.id] = (key, compile_gate(node.gate, schema, own))
         return self._gates[node.id][1]
 
     def may_sample(self, gate: int, result: GateResult) -> bool:
@@ -343,7 +341,7 @@ class _Dry:
         self._group = group
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
-        compiled = self._group.compiled_gate(node, frame, compile_gate)
+        compiled = self._group.compiled_gate(node, frame)
         return compiled.kept(compiled.annotate(frame))
 
     def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_sou
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.compile import Compiler
-from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
+from pipelines.quality.compiled import FAILED, CompiledGate
 from pipelines.quality.results import GateResult
 from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
@@ -261,7 +261,7 @@ class PlanRun:
             first = self._first_gate.compiled
             self.gates[node.id] = _PassedGate(first, frame, self._observation)
             return first.kept(frame)
-        compiled = self.group.compiled_gate(node, frame, compile_gate)
+        compiled = self.group.compiled_gate(node, frame)
         bounded = self.slices is not None and SLICE_COLUMN in frame.columns
         annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())
         passed = self.gates[node.id] = _PassedGate(compiled, annotated)
@@ -281,12 +281,16 @@ class PlanRun:
         compiled = passed.compiled
         if compiled.needs_cut:
             passed.annotated = self._cache(passed.annotated)
-        rows = passed.annotated.groupBy(SLICE_COLUMN).agg(*compiled.metrics()).collect()
-        for row in rows:
-            slice_ = row[SLICE_COLUMN]
-            own = passed.annotated.where(F.col(SLICE_COLUMN) == slice_)
-            result = compiled.verdict(row.asDict(), compiled.run_batch_checks(own) if compiled.batch_checks else ())
-            passed.results[slice_] = result
+        for row in passed.annotated.groupBy(SLICE_COLUMN).agg(*compiled.metrics()).collect():
+            own = passed.annotated.where(F.col(SLICE_COLUMN) == row[SLICE_COLUMN])
+            passed.results[row[SLICE_COLUMN]] = compiled.verdict(row.asDict(), compiled.run_batch_checks(own))
+        # Without a row there is no group. A slice that a gate ahead has refused does not come here at all.
+        ahead = {before.id for before in self.group.topology.graph.ancestors(node.id)}
+        gone = {slice_ for slice_, by in self.refused_slices.items() if ahead & by.keys()}
+        empty = [slice_ for slice_ in self.slices or () if slice_ not in passed.results and slice_ not in gone]
+        if empty:
+            passed.results |= dict.fromkeys(empty, compiled.judge(passed.annotated.limit(0)))
+        for slice_, result in passed.results.items():
             if result.refused:
                 reasons = "; ".join(str(check) for check in result.refused)
                 self.refused_slices.setdefault(slice_, {})[node.id] = f'gate "{node.gate.name}": {reasons}'

@@ -26,7 +26,6 @@ from pipelines.execution.report import StateCommit
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
-from pipelines.quality.compiled import compile_gate
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import empty_frame
 from pipelines.state.kinds import MAP
@@ -108,7 +107,7 @@ class ReplayRun(PlanRun):
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         """Let a frame pass, at once: few rows come, and the verdict is there before anything is committed."""
-        compiled = self.group.compiled_gate(node, frame.drop(REPLAYED), compile_gate)
+        compiled = self.group.compiled_gate(node, frame.drop(REPLAYED))
         annotated = self._cache(compiled.annotate(frame))
         result = self.results[node.gate.name] = compiled.judge(annotated, annotated.drop(REPLAYED))
         result.raise_if_refused(self.label)

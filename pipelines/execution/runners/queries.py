@@ -282,7 +282,7 @@ class _SparkContext:
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         from pipelines.quality.compiled import compile_gate
 
-        compiled = compile_gate(node.gate, frame.schema)
+        compiled = compile_gate(node.gate, frame.schema, node.fields)
         annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if self.slices else ())
         if compiled.needs_cut:
             if self.slices:
