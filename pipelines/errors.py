@@ -502,6 +502,20 @@ class FarTimeError(TrideltaError):
         )
 
 
+class NotTextError(TrideltaError):
+    """A text that a flow has computed is not UTF-8: refused before the commit, for nobody could read the table any more."""
+
+    def __init__(self, table: str, column: str, row: int | None = None, seen: bytes = b"") -> None:
+        self.table, self.column, self.row, self.seen = table, column, row, seen
+        of_row = "" if row is None else f" of row {row}"
+        what = f"the bytes {str(seen[:80])[2:-1]}, which" if seen else "bytes that"
+        super().__init__(
+            f'"{table}": column {column}{of_row} holds {what} are no text in UTF-8',
+            hint="read a file of text by its encoding (`encoding=`); or keep such bytes as binary, or make them text "
+            "(`make_valid_utf8`)",
+        )
+
+
 class DiskFullError(TrideltaError):
     """The disk under the lake is full. Nothing is lost: the batch is not committed and runs again."""
 

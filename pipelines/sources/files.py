@@ -478,7 +478,8 @@ class ParquetFiles(FileSource):
 class TextFiles(FileSource):
     """A folder of text files (UTF-8); each line is a tuple of one string field.
 
-    Gives: `<field> string`, the line without its end; an empty line is an empty string, no line is malformed.
+    Gives: `<field> string`, the line without its end; an empty line is an empty string, no line is malformed: bytes that are
+    not UTF-8 are replaced by U+FFFD.
     Positions: the files. Transactional: the files are immutable, so a replayed batch reads the same lines.
 
     Args:
@@ -486,7 +487,7 @@ class TextFiles(FileSource):
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
         max_bytes_per_batch: at most so many bytes per batch (at least one file).
-        options: further options of Spark's text reader, e.g. `lineSep`.
+        options: further options of Spark's text reader, e.g. `lineSep`, or the `encoding` of files that are not UTF-8.
 
     Raises:
         BadNameError: if the field's name is not legal.
@@ -515,3 +516,10 @@ class TextFiles(FileSource):
 
     def _options(self) -> dict[str, Any]:
         return {**self.options, "wholetext": "false"}
+
+    def _with_file(self, frame: DataFrame) -> DataFrame:
+        """Spark keeps any bytes in a string; no table does."""
+        from pyspark.sql import functions as F
+
+        valid = F.make_valid_utf8(f"`{self.fields[0]}`").alias(self.fields[0])
+        return super()._with_file(frame.select(valid, "_metadata"))
