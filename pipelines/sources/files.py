@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -97,6 +97,10 @@ def _oddly_named(files: Iterable[str]) -> dict[str, str]:
     from pipelines.places.bucket import UNREAD
 
     return {file: "its name is not read" for file in files if UNREAD.search(file.partition("://")[2])}
+
+
+def _ddl(columns: Mapping[str, str]) -> list[str]:
+    return [f"`{name}` {kind}" for name, kind in columns.items()]
 
 
 def _address(file: str) -> str:
@@ -250,6 +254,12 @@ class FileSource(StoredSource):
         folders = file.removeprefix(self.path).split("/")[:-1]
         return tuple(folder.partition("=")[0].lower() for folder in folders if "=" in folder)
 
+    def _own_and_given(self, file: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the fields, with their types, whose values stand in a file, and those that it has from its folders."""
+        of_folders, columns = self._of_folders(file), dict(self._columns)
+        own = {name: kind for name, kind in columns.items() if name.lower() not in of_folders}
+        return own, {name: kind for name, kind in columns.items() if name not in own}
+
     def _option(self, name: str, default: Any) -> Any:
         """Return what the user gave for an option of Spark's, in any case of letters."""
         return next((value for given, value in self.options.items() if given.lower() == name.lower()), default)
@@ -331,8 +341,8 @@ class JsonFiles(FileSource):
         """Line by line, so that each is seen as it is."""
         from pyspark.sql import functions as F
 
-        given = {name: kind for name, kind in self._columns if name.lower() in self._of_folders(files[0])}
-        schema = ", ".join(["value string", *(f"`{name}` {kind}" for name, kind in given.items())])
+        _, given = self._own_and_given(files[0])
+        schema = ", ".join(["value string", *_ddl(given)])
         reader = spark.read.schema(schema).format("text").option("basePath", self.path)
         lines = reader.load([literal_path(file) for file in files]).where(F.trim("value") != "")
         record = self.parsed(F.col("value"))
@@ -382,8 +392,9 @@ class CsvFiles(FileSource):
                 f'source "{name}": {file}: {_UNSEEN}', hint="pack it as .gz, .bz2 or .deflate, or not at all"
             )
         header = header_of(str(file), self.options) if self._has_header else None
-        if header is not None and header.lacks(self.fields):
-            problem = f"its header lacks {', '.join(header.lacks(self.fields))}"
+        own, _ = self._own_and_given(str(file))
+        if header is not None and header.lacks(tuple(own)):
+            problem = f"its header lacks {', '.join(header.lacks(tuple(own)))}"
             raise SourceSchemaError(name, str(file), problem, self.fields, header.names)
 
     @property
@@ -401,7 +412,9 @@ class CsvFiles(FileSource):
         by_layout: dict[Any, list[str]] = {}
         for file in files:
             header = header_of(file, self.options) if self._has_header else None
-            plain = header is None or header.is_as_declared(self.fields)
+            # Where folders give a field, a replay would read a malformed line by more fields than it has.
+            _, given = self._own_and_given(file)
+            plain = header is None or (header.is_as_declared(self.fields) and not given)
             by_layout.setdefault(None if plain else header, []).append(file)
         return by_layout
 
@@ -410,9 +423,11 @@ class CsvFiles(FileSource):
         from pyspark.sql import functions as F
 
         paths = [literal_path(file) for file in files]
-        if not layout.lacks(self.fields):
-            schema = f"{layout.schema(self._columns)}, {CORRUPT} string"
-            rows = self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
+        own, given = self._own_and_given(files[0])
+        if not layout.lacks(tuple(own)):
+            schema = ", ".join([layout.schema(tuple(own.items())), *_ddl(given), f"{CORRUPT} string"])
+            reader = spark.read.schema(schema).format("csv").options(**self._options()).option("basePath", self.path)
+            rows = self._with_file(reader.load(paths))
             # A malformed line says so, too: by the declared order a replay would read other fields.
             return rows.withColumn(CORRUPT, F.concat(layout.mark, CORRUPT))
         ends = {name: value for name, value in self.options.items() if name.lower() == "linesep"}

@@ -476,6 +476,24 @@ def test_folders_give_their_value_to_every_file(spark: SparkSession, tmp_path: P
     assert read(spark, JsonFiles(tmp_path, SCHEMA)) == rows
 
 
+def test_folders_give_their_value_to_csv_with_a_header(spark: SparkSession, tmp_path: Path) -> None:
+    """Also to a file that names the field itself: Spark takes the folder's value."""
+    for file, text in (
+        ("day=01/a.csv", "k,n\na,1\nx,many\ny,2,d9\n"),
+        ("day=01/b.csv", "n,k\n2,b\n"),
+        ("day=02/c.csv", "k,n,day\nc,3,d9\n"),
+        ("day=02/d.csv", "k,amount\nq,9\n"),
+        ("e.csv", "k,n,day\ne,5,d5\n"),
+    ):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    source = CsvFiles(tmp_path, SCHEMA)
+    source.check("s", spark)
+    good = [("a", 1, "01"), ("b", 2, "01"), ("c", 3, "02"), ("e", 5, "d5")]
+    # By the declared order a replay would take y's third value for its day.
+    assert read(spark, source) == [*good, (True, "q,9"), (True, "x,many"), (True, "y,2,d9")]
+
+
 def test_a_file_beside_the_folders_is_read(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would leave it out without a word."""
     for folder, line in (("", '"day":"d1"'), ("day=01", '"n":1'), ("Day=02", '"n":2')):
