@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import reduce
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -31,6 +32,7 @@ from pipelines.sources.layouts import (
     Header,
     as_text,
     first_objects,
+    first_value,
     has_more_values,
     has_other_fields,
     header_of,
@@ -355,11 +357,14 @@ class JsonFiles(FileSource):
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 
     def check_file(self, name: str, file: Place) -> None:
-        """Check that the first good lines share at least one field with the schema; if none does, the schema is wrong."""
-        seen: dict[str, None] = {}
-        with as_text(file, "utf-8-sig") as lines:
-            for _, record in zip(range(20), first_objects(lines), strict=False):
-                seen.update(dict.fromkeys(record))
+        """Check that the first good records share at least one field with the schema; if none does, the schema is wrong."""
+        if self._text_options() is None:
+            value, _ = first_value(str(file), self.options) or (None, "")
+            records = [record for record in (value if isinstance(value, list) else [value]) if isinstance(record, dict)]
+        else:
+            with as_text(file, "utf-8-sig") as lines:
+                records = list(islice(first_objects(lines), 20))
+        seen = list(dict.fromkeys(name for record in records for name in record))
         if seen and not {s.lower() for s in seen} & {f.lower() for f in self.fields}:
             raise SourceSchemaError(name, str(file), "no declared field occurs in it", self.fields, tuple(seen))
 

@@ -294,6 +294,21 @@ def test_other_fields(tmp_path: Path) -> None:
     assert not has_other_fields(str(tmp_path / "none.json"), ["k"])
 
 
+def test_a_first_file_of_json_that_is_read_whole(tmp_path: Path) -> None:
+    """What stands on a line of its own within a record is none."""
+    file, source = (
+        tmp_path / "a.json",
+        JsonFiles(tmp_path, "order bigint, items array<struct<sku:string>>", multiLine=True),
+    )
+    for text in ('{"order": 1, "items": [\n{"sku": "a"}\n]}', '[\n{"order": 1}, {"sku": "a"}\n]', "[1]", "torn"):
+        file.write_text(text)
+        source.check_file("s", file)
+    for text in ('{"other": [\n{"order": 1}\n]}', '[\n{"other": 1}]'):
+        file.write_text(text)
+        with pytest.raises(SourceSchemaError, match=r"no declared field occurs in it; .* seen: other"):
+            source.check_file("s", file)
+
+
 @pytest.mark.parametrize(
     ("content", "options"),
     [
