@@ -106,6 +106,13 @@ class Source(ABC):
             SourceError
         """
 
+    def check_first(self, name: str) -> None:  # noqa: B027 (as above)
+        """Refuse behind `check` what none of the rows would fit; not asked of a stream that has taken some, which goes on.
+
+        Raises:
+            SourceError
+        """
+
     def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:  # noqa: B027
         """Refuse to go on with a checkpoint whose offsets mean other rows by now.
 

@@ -85,6 +85,9 @@ class EventSource(Source):
     def check(self, name: str, spark: SparkSession) -> None:
         self.inner.check(name, spark)
 
+    def check_first(self, name: str) -> None:
+        self.inner.check_first(name)
+
     def stream(self, spark: SparkSession) -> DataFrame:
         """Return the source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""
         return self.inner.stream(spark)

@@ -141,12 +141,14 @@ class FileSource(StoredSource):
         super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
         check_options(type(self).__name__, self.format, options)
         self.options = options
+        self._seen: tuple[Place | None, Place | None] = (None, None)
+        """Of what `check` has found the first file, and one whose name Spark cannot read."""
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """Check that the folder exists, its files have readable names, and the first file fits the schema.
+        """Check that the folder exists, and that Spark sees all its files.
 
         Raises:
-            MissingPathError, SourceError, SourceSchemaError
+            MissingPathError, SourceError
         """
         folder = place_of(self.path)
         if not folder.is_dir():
@@ -157,11 +159,6 @@ class FileSource(StoredSource):
         glob = str(self._option("pathGlobFilter", "*"))
         files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
         for file in files:
-            if ":" in file.name:
-                raise SourceError(
-                    f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
-                    hint="rename the file",
-                )
             if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
                 raise SourceError(
                     f'source "{name}": Spark does not see a file whose name is not UTF-8: {str(file)!r}',
@@ -169,6 +166,20 @@ class FileSource(StoredSource):
                 )
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
         first = next((file for file in files if str(file) not in outside), None)
+        self._seen = first, next((file for file in files if ":" in file.name), None)
+
+    def check_first(self, name: str) -> None:
+        """Check that the files have readable names, and the first one fits the schema; later ones go to quarantine.
+
+        Raises:
+            SourceError, SourceSchemaError
+        """
+        first, unreadable = self._seen
+        if unreadable is not None:
+            raise SourceError(
+                f'source "{name}": Spark cannot read a file with a colon in its name: {unreadable}',
+                hint="rename the file",
+            )
         if first is not None:
             self.check_file(name, first)
 
@@ -460,6 +471,8 @@ class ParquetFiles(FileSource):
         try:
             seen = parquet_columns(file)
         except (pyarrow.lib.ArrowException, OSError) as error:
+            if file.exists() and file.stat().st_size == 0:  # Spark passes over it
+                return
             said = str(error).splitlines()[0]
             raise SourceSchemaError(name, str(file), f"not a Parquet file ({said})", self.fields, ()) from None
         missing = self._missing(seen, str(file))

@@ -360,8 +360,10 @@ def test_the_way_up_in_a_path_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_parquet_file_with_a_bad_footer_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    ParquetFiles(tmp_path, SCHEMA).check_file("s", tmp_path / "empty.parquet")  # Spark passes over it
     for number, content in enumerate(
-        (b"", b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x20\0\0\0PAR1")
+        (b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x20\0\0\0PAR1")
     ):
         file = tmp_path / f"{number}.parquet"
         file.write_bytes(content)
@@ -504,6 +506,7 @@ def test_folders_give_their_value_to_csv_with_a_header(spark: SparkSession, tmp_
         (tmp_path / file).write_text(text)
     source = CsvFiles(tmp_path, SCHEMA)
     source.check("s", spark)
+    source.check_first("s")
     good = [("a", 1, "01"), ("b", 2, "01"), ("c", 3, "02"), ("e", 5, "d5")]
     # By the declared order a replay would take y's third value for its day.
     assert read(spark, source) == [*good, (True, "q,9"), (True, "x,many"), (True, "y,2,d9")]
@@ -567,4 +570,32 @@ def test_a_header_that_only_spark_can_unpack(tmp_path: Path, suffix: str) -> Non
     assert list(layouts.values()) == [[other], [file]]
     assert CsvFiles(tmp_path, SCHEMA, header=False)._all_layouts([file, other]) == {None: [file, other]}
     with pytest.raises(SourceError, match="its header cannot be looked at"):
-        CsvFiles(tmp_path, SCHEMA).check("s", None)  # type: ignore[arg-type]
+        CsvFiles(tmp_path, SCHEMA).check_file("s", Path(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "fitting", "other"),
+    [
+        (CsvFiles, "k,n,day\na,1,d1\n", "k,amount,day\nq,9,d1\n"),
+        pytest.param(JsonFiles, '{"k":"a","n":1,"day":"d1"}\n', '{"key":"q"}\n', marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_file_that_does_not_fit_stops_no_restart(
+    spark: SparkSession, tmp_path: Path, kind: type[FileSource], fitting: str, other: str
+) -> None:
+    """The stream has put it into quarantine, whatever it is called; only what comes before the first batch is looked at."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a").write_text(other)
+    flow = Kept(spark, tmp_path, kind(folder, SCHEMA))
+    with pytest.raises(SourceSchemaError):
+        flow.runtime.catch_up(flow.topology)
+    (folder / "a").write_text(fitting)
+    flow.runtime.catch_up(flow.topology)
+    (folder / "0").write_text(other)
+    (folder / "0:1").write_text(fitting)
+    for _ in range(2):
+        flow.runtime.catch_up(flow.topology)
+    flow.runtime.backfill(flow.topology, ["d1"])
+    assert (flow.rows, [rule for rule, *_ in flow.refused]) == ([("a", 1)], ["not_read", "other_fields"])

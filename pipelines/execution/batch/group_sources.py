@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.groups import group_name
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import spark_sql
 from pipelines.places.location import Place
@@ -110,11 +112,14 @@ class Entrance:
             SourceError
         """
         self._spark = spark
+        begun = Checkpoint(flow, lake.checkpoint_path(flow, group_name(self.spouts))).last_batch() >= 0
         for channel in self.channels:
             channel.source.locate({name: lake.channel_path(name) for name in channel.reads})
         for spout in self.spouts:
             spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
             spout.source.check(spout.stream, spark)
+            if not begun:
+                spout.source.check_first(spout.stream)
 
     def start_at(self, start: Start | None, checkpoint: Place) -> None:
         """Set where the stream of a checkpoint reads its channels on from.
