@@ -8,6 +8,7 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from pipelines.bounds import COMMIT, required
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import added
 from pipelines.places.location import Place
@@ -39,6 +40,7 @@ class DeltaChangeFeed(StoredSource):
         max_bytes_per_batch: about so many bytes per batch.
 
     Raises:
+        DefinitionError: for a starting version that no table has.
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
 
@@ -51,7 +53,8 @@ class DeltaChangeFeed(StoredSource):
         max_files_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
     ) -> None:
-        self.starting_version, self._table = starting_version, DeltaTableSource(path, schema)
+        self.starting_version = required("DeltaChangeFeed: starting_version", COMMIT, starting_version)
+        self._table = DeltaTableSource(path, schema)
         added("DeltaChangeFeed", ("change_type", "commit_version", "commit_timestamp"), self._table.fields)
         super().__init__(
             path,
@@ -61,11 +64,11 @@ class DeltaChangeFeed(StoredSource):
         )
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """Check that the table exists, has the columns, and records its changes since the starting version.
+        """Check that the table exists, has the columns, and records its changes.
 
         Raises:
             MissingPathError, SourceSchemaError
-            SourceError: if it records no changes, or did not yet at the starting version.
+            SourceError: if it records no changes.
         """
         self.check_place(name)
         if not DeltaTable.is_deltatable(self.path):
@@ -76,6 +79,13 @@ class DeltaChangeFeed(StoredSource):
                 f'source "{name}": the table {self.path} records no changes',
                 hint=f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ({_ENABLED} = true); changes are recorded from then on",
             )
+
+    def check_first(self, name: str) -> None:
+        """Check that the table recorded its changes at the starting version; a stream that is past it needs it no more.
+
+        Raises:
+            SourceError: if it did not yet, or its log does not have that version.
+        """
         if self.starting_version is not None and not self._records_changes(name, self.starting_version):
             raise SourceError(
                 f'source "{name}": the table {self.path} recorded no changes yet at version {self.starting_version}',
