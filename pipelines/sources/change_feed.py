@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from pipelines.bounds import COMMIT, required
-from pipelines.errors import MissingPathError, SourceError
+from pipelines.errors import MissingPathError, SourceError, TrideltaError
 from pipelines.graph.fields import added
 from pipelines.places.location import Place
 from pipelines.sources.base import StoredSource, file_key
@@ -30,7 +30,8 @@ class DeltaChangeFeed(StoredSource):
     `commit_version bigint`, `commit_timestamp timestamp`. Without `starting_version` the table as it is at the start comes
     first, as inserts.
     Positions: the commits, `delta:<path>@<version>`. It has no slices.
-    Transactional: a replayed batch reads the same files of the same commits; if VACUUM has removed them it fails.
+    Transactional: a replayed batch reads the same files of the same commits; if VACUUM has removed them the flow stops with
+    LostRowsError.
 
     Args:
         path: the table's folder.
@@ -121,6 +122,9 @@ class DeltaChangeFeed(StoredSource):
         start = before["reservoirVersion"] if before else self.starting_version or 0
         behind = end["reservoirVersion"] + (1 if end["index"] >= 0 or end["isStartingVersion"] else 0)
         return frozenset(file_key(self._address(version)) for version in range(start, behind))
+
+    def fault(self, name: str, error: BaseException) -> TrideltaError | None:
+        return self._table.fault(name, error)
 
     def _address(self, version: int | str) -> str:
         return f"delta:{quote(self.path)}@{version}"

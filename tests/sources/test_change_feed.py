@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import (
     DefinitionError,
     DuplicateFieldError,
+    LostRowsError,
     MissingPathError,
     NotSliceableError,
     SourceError,
@@ -134,6 +136,16 @@ def test_it_goes_on_when_the_log_no_longer_has_its_first_version(spark: SparkSes
     assert held(lake) == [*CHANGES, *((n, "insert", n, "d") for n in (4, 5, 6))]
     with pytest.raises(SourceError, match="has no version 0"):
         Runtime(spark, Lake(tmp_path / "other")).catch_up(topology)
+
+
+@pytest.mark.exhaustive
+def test_changes_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:
+    table, lake = Customers(spark, tmp_path), Lake(tmp_path / "lake")
+    topology = flow(DeltaChangeFeed(table.path, SCHEMA, starting_version=0))
+    shutil.rmtree(table.path / "_change_data")
+    with pytest.raises(LostRowsError, match=r"the data file .*/_change_data/.* is gone"):
+        Runtime(spark, lake).catch_up(topology)
+    assert held(lake) == []
 
 
 def test_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
