@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
+from pipelines.errors import DefinitionError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import S3, Location, Place, path_below
 from pipelines.sources.base import (
@@ -119,11 +119,11 @@ class FileSource(StoredSource):
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes per batch (at least one file).
+        max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
         options: further options of Spark's reader, of those that say how a record is written (`reader_options`).
 
     Raises:
-        DefinitionError: for any other option.
+        DefinitionError: for any other option, or two limits.
     """
 
     text: bool = True
@@ -139,6 +139,11 @@ class FileSource(StoredSource):
         **options: Any,
     ) -> None:
         super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
+        if max_files_per_batch is not None and max_bytes_per_batch is not None:
+            problem = (
+                f"{type(self).__name__}: max_files_per_batch and max_bytes_per_batch are given, and Spark takes one"
+            )
+            raise DefinitionError(problem, hint="leave one of them out")
         check_options(type(self).__name__, self.format, options)
         self.options = options
         self._seen: tuple[Place | None, Place | None] = (None, None)
@@ -519,12 +524,12 @@ class TextFiles(FileSource):
         path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes per batch (at least one file).
+        max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
         options: further options of Spark's text reader, e.g. `lineSep`, or the `encoding` of files that are not UTF-8.
 
     Raises:
         BadNameError: if the field's name is not legal.
-        DefinitionError: for an option that says something else than how a line is written.
+        DefinitionError: for an option that says something else than how a line is written, or two limits.
     """
 
     format = "text"
