@@ -50,6 +50,7 @@ class Source(ABC):
         transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
         text: whether records are parsed from text, so that they can be malformed.
         tells_time: whether some of its rows are no events but say how far the time of its events has come.
+        whole_positions: whether each of its positions is of one batch; of others a place in the source names the batch, too.
         confined: whether a flow's file states it: then it reads nothing of the system's own, nor of the deployment's.
 
     Args:
@@ -63,6 +64,7 @@ class Source(ABC):
     sliceable: bool = False
     text: bool = False
     tells_time: bool = False
+    whole_positions: bool = False
     confined: bool = False
 
     def __init__(self, schema: str) -> None:
@@ -138,11 +140,12 @@ class Source(ABC):
         """
         raise NotSliceableError(repr(self), "a bounded read")
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
         """Return the rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys).
 
         Args:
             files: what this source took, and no other of its query.
+            txid: the batch's, the same in every replay.
         """
         return frame
 
@@ -185,6 +188,7 @@ class StoredSource(Source):
 
     path: str
     transactional: bool = True
+    whole_positions: bool = True
 
     def __init__(
         self,

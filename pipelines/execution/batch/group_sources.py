@@ -205,7 +205,7 @@ class Entrance:
             structs.append((own if other == number else F.lit(None)).cast(kind).alias(f"_source{other}"))
         return frame.select(F.lit(number).alias(SOURCE), *structs, CORRUPT, FILE)
 
-    def frames(self, batch: DataFrame, files: Sequence[frozenset[str]]) -> Frames:
+    def frames(self, batch: DataFrame, files: Sequence[frozenset[str]], txid: int) -> Frames:
         """Return a stream's batch by spout, watermark rows included. One that is `kept` should be kept first.
 
         Args:
@@ -213,12 +213,12 @@ class Entrance:
         """
         if len(self.spouts) == 1:
             only = self.spouts[0]
-            return {only.id: only.source.of_batch(batch, files[0])}
+            return {only.id: only.source.of_batch(batch, files[0], txid)}
         frames = {}
         for number, spout in enumerate(self.spouts):
             own = [F.col(f"_source{number}.`{name}`").alias(name) for name in spout.fields]
             rows = batch.where(F.col(SOURCE) == number).select(*own, CORRUPT, FILE)
-            frames[spout.id] = spout.source.of_batch(rows, files[number])
+            frames[spout.id] = spout.source.of_batch(rows, files[number], txid)
         return frames
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
