@@ -279,6 +279,20 @@ class LostRowsError(SourceError):
         )
 
 
+class MovedSourceError(SourceError):
+    """A stream of a folder has counted files of another folder: if they were moved, they would count again."""
+
+    def __init__(self, source: str, file: str, path: str) -> None:
+        self.source, self.file, self.path = source, file, path
+        super().__init__(
+            f'source "{source}" reads {path} now, and the last file that its stream has taken is {file}: files are known by '
+            "their paths, so what was moved from there would count again",
+            hint="put the folder (of FixedBatches: the lake) back, or a link to it, and name its former path. If these are other "
+            "files: move away the checkpoint of its query alone (checkpoints/FLOW/QUERY), and pass "
+            'on_fresh_checkpoint="continue" (all that lies there now is counted) or "reset" (it is read into emptied states)',
+        )
+
+
 class ChangedSourceError(SourceError):
     """Rows that a stream has read, or could have, were changed or deleted in its source, which it reads for appends alone."""
 

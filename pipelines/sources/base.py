@@ -123,7 +123,7 @@ class Source(ABC):
             index: which source of its Spark query this is, from 0.
 
         Raises:
-            LostRowsError
+            LostRowsError, MovedSourceError
         """
 
     # --- reading ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pipelines.errors import DefinitionError, MissingPathError, SourceError, SourceSchemaError
+from pipelines.errors import DefinitionError, MissingPathError, MovedSourceError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import S3, Location, Place, path_below
 from pipelines.sources.base import (
@@ -43,7 +43,7 @@ from pipelines.sources.layouts import (
     refused_lines,
     without_first,
 )
-from pipelines.sources.offsets import files_of_batches, log_offset
+from pipelines.sources.offsets import files_of_batches, last_file, log_offset
 from pipelines.sources.reader_options import check_options
 from pipelines.surroundings import may_hold_private
 
@@ -148,6 +148,8 @@ class FileSource(StoredSource):
         self.options = options
         self._seen: tuple[Place | None, Place | None] = (None, None)
         """Of what `check` has found the first file, and one whose name Spark cannot read."""
+        self._known_in: tuple[Place, int] | None = None
+        """The last checkpoint that was asked: in a run the folder stays."""
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the folder exists, and that Spark sees all its files.
@@ -187,6 +189,19 @@ class FileSource(StoredSource):
             )
         if first is not None:
             self.check_file(name, first)
+
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
+        """Refuse to go on where the stream has taken files of another folder: Spark knows them by their paths.
+
+        Raises:
+            MovedSourceError
+        """
+        if self._known_in == (checkpoint, index):
+            return
+        last = last_file(checkpoint / "sources" / str(index))
+        if last is not None and not file_key(last).startswith(f"{self.path.rstrip('/')}/"):
+            raise MovedSourceError(name, file_key(last), self.path)
+        self._known_in = checkpoint, index
 
     def check_file(self, name: str, file: Place) -> None:
         """Compare one file with the schema; the formats override it."""

@@ -124,6 +124,7 @@ def test_a_folder_of_any_name(spark: SparkSession, tmp_path: Path, name: str) ->
     assert streamed.rows == collected(frame)
     assert len(streamed.rows) == 4
     assert streamed.files == [{file_key(file) for file in positions}]
+    source.check_same("s", spark, tmp_path / "checkpoint", 0)
 
 
 @pytest.mark.exhaustive
