@@ -123,6 +123,8 @@ LOG_FILES = Range(1, 10_000, whole=True)
 """With none a log file would never be turned over."""
 
 TXID = Range(0, 2**63 - 1, whole=True)
+COMMIT = Range(0, 2**63 - 1, whole=True)
+"""A version of a Delta table."""
 VERSION = Range(1, 2**31 - 1, whole=True)
 ROWS = Range(1, 1_000_000_000, whole=True)
 """Rows, lines, commits or batches that are shown or run at most."""

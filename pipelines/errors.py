@@ -279,6 +279,20 @@ class LostRowsError(SourceError):
         )
 
 
+class MovedSourceError(SourceError):
+    """A stream of a folder has counted files of another folder: if they were moved, they would count again."""
+
+    def __init__(self, source: str, file: str, path: str) -> None:
+        self.source, self.file, self.path = source, file, path
+        super().__init__(
+            f'source "{source}" reads {path} now, and the last file that its stream has taken is {file}: files are known by '
+            "their paths, so what was moved from there would count again",
+            hint="put the folder (of FixedBatches: the lake) back, or a link to it, and name its former path. If these are other "
+            "files: move away the checkpoint of its query alone (checkpoints/FLOW/QUERY), and pass "
+            'on_fresh_checkpoint="continue" (all that lies there now is counted) or "reset" (it is read into emptied states)',
+        )
+
+
 class ChangedSourceError(SourceError):
     """Rows that a stream has read, or could have, were changed or deleted in its source, which it reads for appends alone."""
 
@@ -499,6 +513,20 @@ class FarTimeError(TrideltaError):
         super().__init__(
             f'"{table}": column {column}{at} holds {value}, which {what}: years 1 to 9999 can',
             hint="let the flow compute no such date or time, or keep it as a text or a number",
+        )
+
+
+class NotTextError(TrideltaError):
+    """A text that a flow has computed is not UTF-8: refused before the commit, for nobody could read the table any more."""
+
+    def __init__(self, table: str, column: str, row: int | None = None, seen: bytes = b"") -> None:
+        self.table, self.column, self.row, self.seen = table, column, row, seen
+        of_row = "" if row is None else f" of row {row}"
+        what = f"the bytes {str(seen[:80])[2:-1]}, which" if seen else "bytes that"
+        super().__init__(
+            f'"{table}": column {column}{of_row} holds {what} are no text in UTF-8',
+            hint="read a file of text by its encoding (`encoding=`); or keep such bytes as binary, or make them text "
+            "(`make_valid_utf8`)",
         )
 
 

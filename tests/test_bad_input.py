@@ -341,14 +341,32 @@ def test_slices_with_names_of_any_kind(
 
 def test_a_slice_that_is_not_text(runtime: Runtime, lake: Lake, folder: Path) -> None:
     """Spark keeps any bytes in a string; a table's log keeps UTF-8 alone."""
-    (folder / "a.txt").write_bytes(b"good\nb\xff\xfed\n")
+    (folder / "a.txt").write_bytes(b"good".hex().encode() + b"\n" + b"b\xff\xfed".hex().encode())
     topology = TridentTopology("counting")
-    stream = topology.new_stream("rows", TextFiles(folder, "day"), slice_by="day")
+    stream = topology.new_stream("rows", TextFiles(folder, "day"), slice_by="cast(unhex(day) as string)")
     stream.aggregate(Count("rows"), "rows").partition_persist(DeltaState("by_k", layout="rows"), "rows")
     runtime.catch_up(topology)
     assert lake.state("by_k").scan().to_pylist() == [{"rows": 1}]
     ((stage, rule, _),) = quarantined(lake)
     assert (stage, rule) == ("source", "bad_slice")
+
+
+def test_text_that_is_not_utf8(runtime: Runtime, lake: Lake, folder: Path) -> None:
+    """The table can be read: a line is made valid, other bytes are refused with their column."""
+    (folder / "a.txt").write_bytes(b"good\ncaf\xe9\n")
+    (folder.parent / "parquet").mkdir()
+    topology = TridentTopology("counting")
+    topology.new_stream("rows", TextFiles(folder)).partition_persist(DeltaState("held"), "line")
+    runtime.catch_up(topology)
+    assert sorted(row["line"] for row in lake.state("held").scan().to_pylist()) == ["caf\ufffd", "good"]
+    pq.write_table(pa.table({"k": pa.array([b"caf\xe9"])}), folder.parent / "parquet" / "a.parquet")
+    other = TridentTopology("other")
+    other.new_stream("rows", ParquetFiles(folder.parent / "parquet", "k string")).partition_persist(
+        DeltaState("kept"), "k"
+    )
+    with pytest.raises(PoisonBatchError, match=r'"kept": column k of row 0 holds the bytes caf\\xe9'):
+        runtime.catch_up(other)
+    assert lake.state("kept").scan().to_pylist() == []
 
 
 # --- batches that fail ----------------------------------------------------------------------------------------------

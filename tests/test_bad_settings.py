@@ -234,6 +234,17 @@ def test_limits_of_sources(number: Any, tmp_path: Path) -> None:
             make()
 
 
+@pytest.mark.parametrize("kind", [JsonFiles, CsvFiles, ParquetFiles, TextFiles])
+def test_files_have_one_limit(kind: Any, tmp_path: Path) -> None:
+    """Spark's stream refuses two."""
+    fields = () if kind is TextFiles else ("a int",)
+    with pytest.raises(
+        DefinitionError, match=f"{kind.__name__}: max_files_per_batch and max_bytes_per_batch are given"
+    ):
+        kind(tmp_path, *fields, max_files_per_batch=1, max_bytes_per_batch=1)
+    DeltaTableSource(tmp_path, "a int", max_files_per_batch=1, max_bytes_per_batch=1)
+
+
 @pytest.mark.parametrize(
     "option",
     ["cleanSource", "sourceArchiveDir", "mode", "MODE", "columnNameOfCorruptRecord", "ignoreCorruptFiles", "PATH",

@@ -26,7 +26,7 @@ def flows() -> tuple[FlowSpec, ...]:
     """Return all flows, in the order of the catalog; those of TRIDELTA_FLOWS behind the catalog's own.
 
     Raises:
-        DefinitionError: if a module of TRIDELTA_FLOWS cannot be imported, has no `FLOWS`, or names a flow that is there.
+        DefinitionError: if a module of TRIDELTA_FLOWS cannot be imported, has no `FLOWS`, or names a flow twice or one of others.
         FlowCodeError: if such a module fails while it is imported.
     """
     specs, faults = found()
@@ -60,8 +60,11 @@ def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
         if not isinstance(item, FlowSpec):
             problem = f"{MODULES}: FLOWS of {module} holds {type(item).__name__}, and must be a list of FlowSpec"
             raise DefinitionError(problem, hint="FLOWS = (FlowSpec(...), ...)")
-    if twice := sorted(spec.name for spec in made if spec.name in taken):
-        raise DefinitionError(f'{MODULES}: the flow "{twice[0]}" of {module} is in the catalog already')
+    names = [spec.name for spec in made]
+    for name in names:
+        if name in taken or names.count(name) > 1:
+            where = "is in the catalog already" if name in taken else "stands in its FLOWS twice"
+            raise DefinitionError(f'{MODULES}: the flow "{name}" of {module} {where}', hint="give it a name of its own")
     return made
 
 

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
+from pipelines.places.location import scheme_of
 from pipelines.private import LOGIN, SecretError, is_secret, is_secret_variable, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -142,8 +143,6 @@ class SourceForm(OneOf):
         stated = form.model_dump(by_alias=True, exclude_none=True)
         used: dict[str, str] = {}
         given = {name: _expanded(value, used) for name, value in stated.items()}
-        if "path" in given and ":" not in given["path"].split("/")[0]:
-            given["path"] = str((folder / given["path"]).absolute())
         if isinstance(form, FilesForm | TextForm):
             options = given.pop("options")
             for option in options:
@@ -154,6 +153,8 @@ class SourceForm(OneOf):
             _check_references(given.get("options", {}))
         name = _OTHER_CLASSES.get(kind) or kind.title().replace("_", "")
         try:
+            if "path" in given and scheme_of(given["path"]) is None:
+                given["path"] = str((folder / given["path"]).absolute())
             source = getattr(sources, name)(**given)
             source.confined = True
             if isinstance(source, sources.Kafka):

@@ -8,7 +8,8 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from pipelines.errors import SourceError
+from pipelines.bounds import COMMIT, required
+from pipelines.errors import SourceError, TrideltaError
 from pipelines.graph.fields import added
 from pipelines.places.location import Place
 from pipelines.sources.base import StoredSource, file_key
@@ -29,7 +30,8 @@ class DeltaChangeFeed(StoredSource):
     `commit_version bigint`, `commit_timestamp timestamp`. Without `starting_version` the table as it is at the start comes
     first, as inserts.
     Positions: the commits, `delta:<path>@<version>`. It has no slices.
-    Transactional: a replayed batch reads the same files of the same commits; if VACUUM has removed them it fails.
+    Transactional: a replayed batch reads the same files of the same commits; if VACUUM has removed them the flow stops with
+    LostRowsError.
 
     Args:
         path: the table's folder.
@@ -39,8 +41,11 @@ class DeltaChangeFeed(StoredSource):
         max_bytes_per_batch: about so many bytes per batch.
 
     Raises:
+        DefinitionError: for a starting version that no table has.
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
+
+    whole_positions = False
 
     def __init__(
         self,
@@ -51,7 +56,8 @@ class DeltaChangeFeed(StoredSource):
         max_files_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
     ) -> None:
-        self.starting_version, self._table = starting_version, DeltaTableSource(path, schema)
+        self.starting_version = required("DeltaChangeFeed: starting_version", COMMIT, starting_version)
+        self._table = DeltaTableSource(path, schema)
         added("DeltaChangeFeed", ("change_type", "commit_version", "commit_timestamp"), self._table.fields)
         super().__init__(
             path,
@@ -61,11 +67,11 @@ class DeltaChangeFeed(StoredSource):
         )
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """Check that the table exists, has the columns, and records its changes since the starting version.
+        """Check that the table exists, has the columns, and records its changes.
 
         Raises:
             MissingPathError, SourceSchemaError
-            SourceError: if it records no changes, or did not yet at the starting version.
+            SourceError: if it records no changes.
         """
         self.check_place(name)
         self._table.check(name, spark)
@@ -74,6 +80,13 @@ class DeltaChangeFeed(StoredSource):
                 f'source "{name}": the table {self.path} records no changes',
                 hint=f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ({_ENABLED} = true); changes are recorded from then on",
             )
+
+    def check_first(self, name: str) -> None:
+        """Check that the table recorded its changes at the starting version; a stream that is past it needs it no more.
+
+        Raises:
+            SourceError: if it did not yet, or its log does not have that version.
+        """
         if self.starting_version is not None and not self._records_changes(name, self.starting_version):
             raise SourceError(
                 f'source "{name}": the table {self.path} recorded no changes yet at version {self.starting_version}',
@@ -109,6 +122,9 @@ class DeltaChangeFeed(StoredSource):
         start = before["reservoirVersion"] if before else self.starting_version or 0
         behind = end["reservoirVersion"] + (1 if end["index"] >= 0 or end["isStartingVersion"] else 0)
         return frozenset(file_key(self._address(version)) for version in range(start, behind))
+
+    def fault(self, name: str, error: BaseException) -> TrideltaError | None:
+        return self._table.fault(name, error)
 
     def _address(self, version: int | str) -> str:
         return f"delta:{quote(self.path)}@{version}"

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from pipelines.causes import causes
 from pipelines.errors import ChangedSourceError, LostRowsError, MissingPathError, SourceError, SourceSchemaError
-from pipelines.places.location import Location, Place, put_whole
+from pipelines.places.location import Location, LocationError, Place, put_whole
 from pipelines.sources.base import StoredSource, file_key, place_of
 from pipelines.sources.offsets import offset_behind, offset_files, offset_of, read_offset
 from pipelines.state.delta_log import actions, adds, checkpoints, commit_file
@@ -52,19 +52,27 @@ class DeltaTableSource(StoredSource):
         Raises:
             MissingPathError, SourceSchemaError
             SourceError: if it is the log of a state, which means nothing until it is folded.
+            LocationError: if delta-rs would look elsewhere.
         """
         from pyspark.sql.types import StructType
 
         from pipelines.state.table import StateTable
 
         self.check_place(name)
+        odd = (
+            None if isinstance(self._place, Location) else re.search(r"%[0-9A-Fa-f]{2}|\\", os.path.realpath(self.path))
+        )
+        if odd:
+            raise LocationError(
+                self.path, f"delta-rs reads {odd[0]} as another character", hint="name a folder without it"
+            )
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)
         kept = StateTable(name, self._place)
         if kept.is_state() and kept.declared.layout == LOG:
             raise SourceError(
                 f'source "{name}": {self.path} is the log of a state: its rows are partial values of the keys',
-                hint="read a state of layout rows or map, or ask this one with state_query",
+                hint="read a state of layout rows, or ask this one with state_query",
             )
         there = StructType.fromJson(json.loads(DeltaTable(self.path).schema().to_json()))
         seen = {f.name: f.dataType.simpleString() for f in there.fields}

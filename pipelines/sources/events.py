@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pipelines.errors import TrideltaError
 
 PROCESSING = "processing"
+_BATCH = "_batch"
+"""string: the batch of a row whose position is of several."""
 WITHOUT_TIME = "\x00time"
 """What `_corrupt` begins with where a record is well formed and says no time."""
 
@@ -85,6 +87,9 @@ class EventSource(Source):
     def check(self, name: str, spark: SparkSession) -> None:
         self.inner.check(name, spark)
 
+    def check_first(self, name: str) -> None:
+        self.inner.check_first(name)
+
     def stream(self, spark: SparkSession) -> DataFrame:
         """Return the source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""
         return self.inner.stream(spark)
@@ -93,8 +98,13 @@ class EventSource(Source):
         frame, positions = self.inner.bounded(spark)
         return self._with_events(frame, frozenset(file_key(position) for position in positions)), positions
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        return self._with_events(self.inner.of_batch(frame, files), files)
+    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows = self.inner.of_batch(frame, files, txid)
+        # As a text: a number in a batch's plan would be compiled anew.
+        rows = rows if self.inner.whole_positions else rows.withColumn(_BATCH, F.lit(str(txid)))
+        return self._with_events(rows, files)
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         return self.inner.positions(checkpoint, first, last, index)
@@ -122,7 +132,8 @@ class EventSource(Source):
         now = F.lit(int(time.time() * 1000)).cast("bigint")
         order = self._order(files)
         given = F.expr(spark_sql("id", self.id)).cast("string") if self.id else F.lit(None).cast("string")
-        made = F.concat(F.lit(f"{self.stream_name}-"), F.hex(F.xxhash64(F.col(FILE), order)))
+        place = (FILE, order, _BATCH) if _BATCH in frame.columns else (FILE, order)
+        made = F.concat(F.lit(f"{self.stream_name}-"), F.hex(F.xxhash64(*place)))
         at = self._time(milliseconds(frame, self.timestamp)) if self.timestamp else now
         # By the clock of its events a row without a time is refused. The time of a batch in its plan would be compiled anew.
         own = {

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import reduce
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
+from pipelines.errors import DefinitionError, MissingPathError, MovedSourceError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import S3, Location, Place, path_below
 from pipelines.sources.base import (
@@ -31,6 +32,7 @@ from pipelines.sources.layouts import (
     Header,
     as_text,
     first_objects,
+    first_value,
     has_more_values,
     has_other_fields,
     header_of,
@@ -41,7 +43,7 @@ from pipelines.sources.layouts import (
     refused_lines,
     without_first,
 )
-from pipelines.sources.offsets import files_of_batches, log_offset
+from pipelines.sources.offsets import files_of_batches, last_file, log_offset
 from pipelines.sources.reader_options import check_options
 from pipelines.surroundings import may_hold_private
 
@@ -99,6 +101,10 @@ def _oddly_named(files: Iterable[str]) -> dict[str, str]:
     return {file: "its name is not read" for file in files if UNREAD.search(file.partition("://")[2])}
 
 
+def _ddl(columns: Mapping[str, str]) -> list[str]:
+    return [f"`{name}` {kind}" for name, kind in columns.items()]
+
+
 def _address(file: str) -> str:
     return quote(file, safe="/:") if isinstance(place_of(file), Location) else file_address(Path(file).as_uri())
 
@@ -113,11 +119,11 @@ class FileSource(StoredSource):
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes per batch (at least one file).
+        max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
         options: further options of Spark's reader, of those that say how a record is written (`reader_options`).
 
     Raises:
-        DefinitionError: for any other option.
+        DefinitionError: for any other option, or two limits.
     """
 
     text: bool = True
@@ -133,14 +139,23 @@ class FileSource(StoredSource):
         **options: Any,
     ) -> None:
         super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
+        if max_files_per_batch is not None and max_bytes_per_batch is not None:
+            problem = (
+                f"{type(self).__name__}: max_files_per_batch and max_bytes_per_batch are given, and Spark takes one"
+            )
+            raise DefinitionError(problem, hint="leave one of them out")
         check_options(type(self).__name__, self.format, options)
         self.options = options
+        self._seen: tuple[Place | None, Place | None] = (None, None)
+        """Of what `check` has found the first file, and one whose name Spark cannot read."""
+        self._known_in: tuple[Place, int] | None = None
+        """The last checkpoint that was asked: in a run the folder stays."""
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """Check that the folder exists, its files have readable names, and the first file fits the schema.
+        """Check that the folder exists, and that Spark sees all its files.
 
         Raises:
-            MissingPathError, SourceError, SourceSchemaError
+            MissingPathError, SourceError
         """
         folder = place_of(self.path)
         if not folder.is_dir():
@@ -151,11 +166,6 @@ class FileSource(StoredSource):
         glob = str(self._option("pathGlobFilter", "*"))
         files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
         for file in files:
-            if ":" in file.name:
-                raise SourceError(
-                    f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
-                    hint="rename the file",
-                )
             if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
                 raise SourceError(
                     f'source "{name}": Spark does not see a file whose name is not UTF-8: {str(file)!r}',
@@ -163,8 +173,35 @@ class FileSource(StoredSource):
                 )
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
         first = next((file for file in files if str(file) not in outside), None)
+        self._seen = first, next((file for file in files if ":" in file.name), None)
+
+    def check_first(self, name: str) -> None:
+        """Check that the files have readable names, and the first one fits the schema; later ones go to quarantine.
+
+        Raises:
+            SourceError, SourceSchemaError
+        """
+        first, unreadable = self._seen
+        if unreadable is not None:
+            raise SourceError(
+                f'source "{name}": Spark cannot read a file with a colon in its name: {unreadable}',
+                hint="rename the file",
+            )
         if first is not None:
             self.check_file(name, first)
+
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
+        """Refuse to go on where the stream has taken files of another folder: Spark knows them by their paths.
+
+        Raises:
+            MovedSourceError
+        """
+        if self._known_in == (checkpoint, index):
+            return
+        last = last_file(checkpoint / "sources" / str(index))
+        if last is not None and not file_key(last).startswith(f"{self.path.rstrip('/')}/"):
+            raise MovedSourceError(name, file_key(last), self.path)
+        self._known_in = checkpoint, index
 
     def check_file(self, name: str, file: Place) -> None:
         """Compare one file with the schema; the formats override it."""
@@ -180,7 +217,7 @@ class FileSource(StoredSource):
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
         return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
 
         Spark's stream then reads the batch's other files twice.
@@ -249,6 +286,12 @@ class FileSource(StoredSource):
             return ()
         folders = file.removeprefix(self.path).split("/")[:-1]
         return tuple(folder.partition("=")[0].lower() for folder in folders if "=" in folder)
+
+    def _own_and_given(self, file: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the fields, with their types, whose values stand in a file, and those that it has from its folders."""
+        of_folders, columns = self._of_folders(file), dict(self._columns)
+        own = {name: kind for name, kind in columns.items() if name.lower() not in of_folders}
+        return own, {name: kind for name, kind in columns.items() if name not in own}
 
     def _option(self, name: str, default: Any) -> Any:
         """Return what the user gave for an option of Spark's, in any case of letters."""
@@ -331,8 +374,8 @@ class JsonFiles(FileSource):
         """Line by line, so that each is seen as it is."""
         from pyspark.sql import functions as F
 
-        given = {name: kind for name, kind in self._columns if name.lower() in self._of_folders(files[0])}
-        schema = ", ".join(["value string", *(f"`{name}` {kind}" for name, kind in given.items())])
+        _, given = self._own_and_given(files[0])
+        schema = ", ".join(["value string", *_ddl(given)])
         reader = spark.read.schema(schema).format("text").option("basePath", self.path)
         lines = reader.load([literal_path(file) for file in files]).where(F.trim("value") != "")
         record = self.parsed(F.col("value"))
@@ -345,11 +388,14 @@ class JsonFiles(FileSource):
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 
     def check_file(self, name: str, file: Place) -> None:
-        """Check that the first good lines share at least one field with the schema; if none does, the schema is wrong."""
-        seen: dict[str, None] = {}
-        with as_text(file, "utf-8-sig") as lines:
-            for _, record in zip(range(20), first_objects(lines), strict=False):
-                seen.update(dict.fromkeys(record))
+        """Check that the first good records share at least one field with the schema; if none does, the schema is wrong."""
+        if self._text_options() is None:
+            value, _ = first_value(str(file), self.options) or (None, "")
+            records = [record for record in (value if isinstance(value, list) else [value]) if isinstance(record, dict)]
+        else:
+            with as_text(file, "utf-8-sig") as lines:
+                records = list(islice(first_objects(lines), 20))
+        seen = list(dict.fromkeys(name for record in records for name in record))
         if seen and not {s.lower() for s in seen} & {f.lower() for f in self.fields}:
             raise SourceSchemaError(name, str(file), "no declared field occurs in it", self.fields, tuple(seen))
 
@@ -382,8 +428,9 @@ class CsvFiles(FileSource):
                 f'source "{name}": {file}: {_UNSEEN}', hint="pack it as .gz, .bz2 or .deflate, or not at all"
             )
         header = header_of(str(file), self.options) if self._has_header else None
-        if header is not None and header.lacks(self.fields):
-            problem = f"its header lacks {', '.join(header.lacks(self.fields))}"
+        own, _ = self._own_and_given(str(file))
+        if header is not None and header.lacks(tuple(own)):
+            problem = f"its header lacks {', '.join(header.lacks(tuple(own)))}"
             raise SourceSchemaError(name, str(file), problem, self.fields, header.names)
 
     @property
@@ -401,7 +448,9 @@ class CsvFiles(FileSource):
         by_layout: dict[Any, list[str]] = {}
         for file in files:
             header = header_of(file, self.options) if self._has_header else None
-            plain = header is None or header.is_as_declared(self.fields)
+            # Where folders give a field, a replay would read a malformed line by more fields than it has.
+            _, given = self._own_and_given(file)
+            plain = header is None or (header.is_as_declared(self.fields) and not given)
             by_layout.setdefault(None if plain else header, []).append(file)
         return by_layout
 
@@ -410,9 +459,11 @@ class CsvFiles(FileSource):
         from pyspark.sql import functions as F
 
         paths = [literal_path(file) for file in files]
-        if not layout.lacks(self.fields):
-            schema = f"{layout.schema(self._columns)}, {CORRUPT} string"
-            rows = self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
+        own, given = self._own_and_given(files[0])
+        if not layout.lacks(tuple(own)):
+            schema = ", ".join([layout.schema(tuple(own.items())), *_ddl(given), f"{CORRUPT} string"])
+            reader = spark.read.schema(schema).format("csv").options(**self._options()).option("basePath", self.path)
+            rows = self._with_file(reader.load(paths))
             # A malformed line says so, too: by the declared order a replay would read other fields.
             return rows.withColumn(CORRUPT, F.concat(layout.mark, CORRUPT))
         ends = {name: value for name, value in self.options.items() if name.lower() == "linesep"}
@@ -440,6 +491,8 @@ class ParquetFiles(FileSource):
         try:
             seen = parquet_columns(file)
         except (pyarrow.lib.ArrowException, OSError) as error:
+            if file.exists() and file.stat().st_size == 0:  # Spark passes over it
+                return
             said = str(error).splitlines()[0]
             raise SourceSchemaError(name, str(file), f"not a Parquet file ({said})", self.fields, ()) from None
         missing = self._missing(seen, str(file))
@@ -478,19 +531,20 @@ class ParquetFiles(FileSource):
 class TextFiles(FileSource):
     """A folder of text files (UTF-8); each line is a tuple of one string field.
 
-    Gives: `<field> string`, the line without its end; an empty line is an empty string, no line is malformed.
+    Gives: `<field> string`, the line without its end; an empty line is an empty string, no line is malformed: bytes that are
+    not UTF-8 are replaced by U+FFFD.
     Positions: the files. Transactional: the files are immutable, so a replayed batch reads the same lines.
 
     Args:
         path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes per batch (at least one file).
-        options: further options of Spark's text reader, e.g. `lineSep`.
+        max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
+        options: further options of Spark's text reader, e.g. `lineSep`, or the `encoding` of files that are not UTF-8.
 
     Raises:
         BadNameError: if the field's name is not legal.
-        DefinitionError: for an option that says something else than how a line is written.
+        DefinitionError: for an option that says something else than how a line is written, or two limits.
     """
 
     format = "text"
@@ -515,3 +569,10 @@ class TextFiles(FileSource):
 
     def _options(self) -> dict[str, Any]:
         return {**self.options, "wholetext": "false"}
+
+    def _with_file(self, frame: DataFrame) -> DataFrame:
+        """Spark keeps any bytes in a string; no table does."""
+        from pyspark.sql import functions as F
+
+        valid = F.make_valid_utf8(f"`{self.fields[0]}`").alias(self.fields[0])
+        return super()._with_file(frame.select(valid, "_metadata"))

@@ -15,7 +15,7 @@ from pipelines.graph.fields import parse_ddl
 from pipelines.graph.plain_values import plain_list
 from pipelines.graph.row_values import to_arrow
 from pipelines.places.location import Location, Place, put_whole
-from pipelines.sources.base import place_of
+from pipelines.sources.base import place_of, stored_path
 from pipelines.sources.files import FileSource
 from pipelines.state.schema import struct_of
 
@@ -55,7 +55,7 @@ class FixedBatches(FileSource):
         return tuple(row)
 
     def prepare(self, name: str, spool: Place) -> None:
-        self.path = str(spool)
+        self.path = stored_path(spool)
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Lay the batches out; modification times that do not descend keep their order, and names that of one time.

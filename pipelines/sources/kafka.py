@@ -93,7 +93,8 @@ class Kafka(Source):
         self.servers = servers if isinstance(servers, str) else ",".join(servers)
         self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
         self.value_format, self.starting = value_format, _starting(starting)
-        self.max_records_per_batch, self.options = max_records_per_batch, dict(options or {})
+        self.max_records_per_batch = max_records_per_batch
+        self.options = {option: str(value) for option, value in (options or {}).items()}
         self.value_schema = _value_schema(schema, value_format)
         self.with_fields = tuple(with_fields)
         self._check_arguments()

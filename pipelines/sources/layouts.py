@@ -173,17 +173,24 @@ def has_other_fields(file: str, fields: Iterable[str]) -> bool:
         return False
 
 
-def has_more_values(file: str, options: Mapping[str, Any]) -> bool:
-    """Return whether anything follows the first value of a JSON file, where that ends within what is looked at."""
+def first_value(file: str, options: Mapping[str, Any]) -> tuple[Any, str] | None:
+    """Read the first value of a JSON file and what follows it; None if it does not end within what is looked at."""
     given = {name.lower(): value for name, value in options.items()}
     try:
         with _opened(file, _encoding(given)) as lines:
             seen = lines.read(_LOOKED_AT).removeprefix("\ufeff").lstrip()
-        _, end = json.JSONDecoder().raw_decode(seen)
+        value, end = json.JSONDecoder().raw_decode(seen)
     except (*_UNREADABLE, LookupError, ValueError, RecursionError):
-        return False
-    rest = seen[end:].strip().rstrip("\0")
-    return rest != "" and not (rest.startswith("/") and str(given.get("allowcomments")).lower() == "true")
+        return None
+    return value, seen[end:]
+
+
+def has_more_values(file: str, options: Mapping[str, Any]) -> bool:
+    """Return whether anything follows the first value of a JSON file, where that ends within what is looked at."""
+    _, behind = first_value(file, options) or (None, "")
+    rest = behind.strip().rstrip("\0")
+    comments = next((value for name, value in options.items() if name.lower() == "allowcomments"), None)
+    return rest != "" and not (rest.startswith("/") and str(comments).lower() == "true")
 
 
 def as_text(file: Place, encoding: str) -> IO[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from pipelines.places.location import Place
@@ -102,6 +103,16 @@ def files_of_batches(log: Place, first: int, last: int) -> Iterator[str]:
     for file in sorted((p for p in log.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)):
         if max(done, first - 1) < int(file.name) <= last:
             yield from _entries(file, first, last)
+
+
+def last_file(log: Place) -> str | None:
+    """Return the address of the last file in the file source's log, as Spark wrote it; None if there is none, or it is torn."""
+    names = [file.name for file in log.iterdir()] if log.is_dir() else []
+    numbers = {int(stem): name for name in names if (stem := name.removesuffix(".compact")).isdigit()}
+    with suppress(ValueError, TypeError, LookupError):
+        lines = (log / numbers[max(numbers)]).read_text(encoding="utf-8").rstrip("\n").split("\n")
+        return str(json.loads(lines[-1])["path"])
+    return None
 
 
 def _entries(file: Place, first: int, last: int) -> Iterator[str]:

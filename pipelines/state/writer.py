@@ -44,6 +44,7 @@ from pipelines.state.schema import (
     table_schema,
 )
 from pipelines.state.sums import TOO_LARGE, Room, StateOverflowError, allowances, checked_bounds, summed
+from pipelines.state.texts import check_texts, checked_texts
 from pipelines.state.turns import REWRITES, LateWriterError, Transactions, Turn, last_txid, of_rewrite
 
 if TYPE_CHECKING:
@@ -183,9 +184,12 @@ class StateWriter(TableKeeper):
             LateWriterError: another process has committed since; nothing is written.
             BehindStateError: an opaque state holds a later txid.
             DuplicateKeyError: a map state gets two rows of one key.
+            NotTextError: a text is not UTF-8.
         """
         if self.skips(known):
             return self.table.version()
+        if not isinstance(rows, pa.Table):
+            rows = checked_texts(self.table.name, rows)
         replaces = known and self.declared.kind == OPAQUE
         merges = self.declared.layout == MAP
         judge = self._judge(record, app_id, replaces=replaces, seen=seen)
@@ -304,6 +308,7 @@ class StateWriter(TableKeeper):
         return self._merge_arrow(rows, record, self._judge(record, app_id, seen=seen))
 
     def _merge_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
+        check_texts(self.table.name, rows)
         record = record.model_copy(update={"rows": rows.num_rows})
 
         def merge(table: DeltaTable, carried: Transactions) -> None:
@@ -531,6 +536,7 @@ class StateWriter(TableKeeper):
     ) -> int:
         def write(table: DeltaTable, carried: Transactions) -> None:
             given = rows(table)
+            check_texts(self.table.name, given)
             fits = room is not None and room.version == table.version()
             bounds = room.bounds if room and fits else checked_bounds(table, self.table, self.declared, given, where)
             said = record.model_copy(update={"rows": given.num_rows, "bounds": bounds})

@@ -92,3 +92,14 @@ def test_a_module_that_comes_later_is_found(module: Path) -> None:
         flow("late")
     module.write_text(GOOD.replace("NAME", "late"))
     assert flow("late").name == "late"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("flights", "is in the catalog already"), ("twin", "stands in its FLOWS twice")]
+)
+def test_two_flows_of_one_name(module: Path, name: str, said: str) -> None:
+    one = f'FlowSpec("{name}", "Good.", lambda settings: None)'
+    module.write_text(f"from pipelines.catalog import FlowSpec\nFLOWS = ({one}, {one})\n")
+    specs, (fault,) = found()
+    assert f'the flow "{name}" of {module.stem} {said}' in str(fault)
+    assert [spec.name for spec in specs].count(name) == (name == "flights")

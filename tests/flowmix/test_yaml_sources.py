@@ -60,6 +60,11 @@ def test_a_source_reads_what_lies_beside_that(tmp_path: Path, home: Path) -> Non
         assert source_of(tmp_path, f"json_files: {{path: '{path}', schema: x string}}").confined
 
 
+def test_a_relative_path_is_one_beside_the_file(tmp_path: Path, home: Path) -> None:
+    for path in ("in", "./in", "a:b/in"):
+        assert source_of(tmp_path, f"text_files: {{path: '{path}'}}").path == os.path.normpath(tmp_path / path)
+
+
 @pytest.mark.parametrize("other", ["other", "home"])
 def test_a_nimbus_elsewhere_has_its_own_folders(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, other: str

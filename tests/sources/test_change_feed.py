@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import DuplicateFieldError, MissingPathError, NotSliceableError, SourceError, SourceSchemaError
+from pipelines.errors import (
+    DefinitionError,
+    DuplicateFieldError,
+    LostRowsError,
+    MissingPathError,
+    NotSliceableError,
+    SourceError,
+    SourceSchemaError,
+)
 from pipelines.sources import DeltaChangeFeed
 from pipelines.trident import DeltaState, TridentTopology
 
@@ -108,6 +118,36 @@ def test_a_replay_reads_the_same_changes(spark: SparkSession, tmp_path: Path) ->
     assert held(lake) == [*CHANGES, (4, "insert", 4, "d")]
 
 
+@pytest.mark.exhaustive
+def test_it_goes_on_when_the_log_no_longer_has_its_first_version(spark: SparkSession, tmp_path: Path) -> None:
+    """By Delta's default a month later."""
+    table, lake = Customers(spark, tmp_path), Lake(tmp_path / "lake")
+    topology = flow(DeltaChangeFeed(table.path, SCHEMA, starting_version=0))
+    for n in (4, 5):
+        Runtime(spark, lake).catch_up(topology)
+        table.sql(f"INSERT INTO {{t}} VALUES ({n}, 'd')")
+    Runtime(spark, lake).catch_up(topology)
+    DeltaTable(table.path).create_checkpoint()
+    for file in (table.path / "_delta_log").glob("0*.json"):
+        if int(file.name[:20]) < 4:
+            file.unlink()
+    table.sql("INSERT INTO {t} VALUES (6, 'd')")
+    Runtime(spark, lake).catch_up(topology)
+    assert held(lake) == [*CHANGES, *((n, "insert", n, "d") for n in (4, 5, 6))]
+    with pytest.raises(SourceError, match="has no version 0"):
+        Runtime(spark, Lake(tmp_path / "other")).catch_up(topology)
+
+
+@pytest.mark.exhaustive
+def test_changes_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:
+    table, lake = Customers(spark, tmp_path), Lake(tmp_path / "lake")
+    topology = flow(DeltaChangeFeed(table.path, SCHEMA, starting_version=0))
+    shutil.rmtree(table.path / "_change_data")
+    with pytest.raises(LostRowsError, match=r"the data file .*/_change_data/.* is gone"):
+        Runtime(spark, lake).catch_up(topology)
+    assert held(lake) == []
+
+
 def test_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError):
         DeltaChangeFeed(tmp_path / "none", SCHEMA).check("s", spark)
@@ -116,11 +156,13 @@ def test_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="records no changes") as caught:
         DeltaChangeFeed(plain, SCHEMA).check("s", spark)
     spark.sql(caught.value.hint.split(";")[0]).collect()
-    DeltaChangeFeed(plain, SCHEMA, starting_version=1).check("s", spark)
+    DeltaChangeFeed(plain, SCHEMA, starting_version=1).check_first("s")
     with pytest.raises(SourceError, match="recorded no changes yet at version 0"):
-        DeltaChangeFeed(plain, SCHEMA, starting_version=0).check("s", spark)
+        DeltaChangeFeed(plain, SCHEMA, starting_version=0).check_first("s")
     with pytest.raises(SourceError, match="has no version 7"):
-        DeltaChangeFeed(plain, SCHEMA, starting_version=7).check("s", spark)
+        DeltaChangeFeed(plain, SCHEMA, starting_version=7).check_first("s")
+    with pytest.raises(DefinitionError, match="starting_version must be a whole number from 0"):
+        DeltaChangeFeed(plain, SCHEMA, starting_version=-1)
     with pytest.raises(SourceSchemaError):
         DeltaChangeFeed(plain, "id string").check("s", spark)
     with pytest.raises(DuplicateFieldError):

@@ -15,6 +15,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import LostRowsError, MissingPathError, SourceSchemaError
 from pipelines.execution.runners.bounded import SourceGoneError
 from pipelines.execution.runners.claims import RewrittenSourceError, SameSources
+from pipelines.places.location import LocationError
 from pipelines.sources import DeltaTableSource
 from pipelines.sources.base import file_key
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
@@ -315,6 +316,14 @@ def test_a_table_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
         DeltaTableSource(tmp_path / "table", SCHEMA).check("s", spark)
     assert caught.value.path == str(tmp_path / "table")
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a\\b"])
+def test_a_path_that_delta_rs_reads_otherwise(tmp_path: Path, name: str) -> None:
+    append_one(tmp_path / "table", 0)
+    (tmp_path / "table").rename(tmp_path / name)
+    with pytest.raises(LocationError, match=r"delta-rs reads .* as another character"):
+        DeltaTableSource(tmp_path / name, SCHEMA).check("s", None)  # type: ignore[arg-type]
 
 
 def test_a_table_with_other_types(spark: SparkSession, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Streamed:
     def run(self) -> Streamed:
         def on_batch(frame: DataFrame, batch_id: int) -> None:
             files = self.source.positions(self.checkpoint, batch_id, batch_id)
-            frame = self.source.of_batch(frame, files)
+            frame = self.source.of_batch(frame, files, batch_id)
             assert {file_key(row["_file"]) for row in frame.select("_file").collect()} <= files
             self.batches.append(collected(frame))
             self.files.append(files)
@@ -124,6 +124,7 @@ def test_a_folder_of_any_name(spark: SparkSession, tmp_path: Path, name: str) ->
     assert streamed.rows == collected(frame)
     assert len(streamed.rows) == 4
     assert streamed.files == [{file_key(file) for file in positions}]
+    source.check_same("s", spark, tmp_path / "checkpoint", 0)
 
 
 @pytest.mark.exhaustive
@@ -184,6 +185,7 @@ def test_what_spark_does_not_read_is_not_looked_at(spark: SparkSession, tmp_path
         (tmp_path / "in" / folder / "a:1.json").write_text('{"other": 1}\n')
     source = JsonFiles(tmp_path / "in", SCHEMA)
     source.check("s", spark)
+    source.check_first("s")
     assert Streamed(spark, source, tmp_path / "checkpoint").run().rows == collected(source.bounded(spark)[0])
     assert len(source.bounded(spark)[1]) == 1
 
@@ -199,8 +201,10 @@ def test_fixed_batches_are_files_too(spark: SparkSession, tmp_path: Path) -> Non
 
 def test_a_colon_in_a_name_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     lay_out(tmp_path / "in", put_json, ["a.json", "2013-01-01T10:00.json"])
+    source = JsonFiles(tmp_path / "in", SCHEMA)
+    source.check("s", spark)
     with pytest.raises(SourceError, match="colon") as caught:
-        JsonFiles(tmp_path / "in", SCHEMA).check("s", spark)
+        source.check_first("s")
     assert caught.value.hint == "rename the file"
 
 
@@ -215,10 +219,16 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 def test_files_that_a_filter_leaves_out_are_not_looked_at(tmp_path: Path) -> None:
     lay_out(tmp_path, put_json, ["a.json", "b:c.json"])
     put_csv(tmp_path / "d.csv", [("d", 1)])
+
+    def check(**glob: str) -> None:
+        source = CsvFiles(tmp_path, SCHEMA, **glob)
+        source.check("s", None)  # type: ignore[arg-type]
+        source.check_first("s")
+
     for glob in ("*.csv", "[c-e].{txt,csv}", "{d,e}.{txt,c{s,}v}"):
-        CsvFiles(tmp_path, SCHEMA, pathGlobFilter=glob).check("s", None)  # type: ignore[arg-type]
+        check(pathGlobFilter=glob)
     with pytest.raises(SourceError, match="colon"):
-        CsvFiles(tmp_path, SCHEMA, pathglobfilter="*.{csv,json}").check("s", None)  # type: ignore[arg-type]
+        check(pathglobfilter="*.{csv,json}")
 
 
 def test_a_url_of_a_folder_is_its_path(tmp_path: Path) -> None:
@@ -227,6 +237,7 @@ def test_a_url_of_a_folder_is_its_path(tmp_path: Path) -> None:
     for url in (f"file://{tmp_path}/a%20b", f"file:{tmp_path}/c/../a%20b/"):
         source = JsonFiles(url, SCHEMA)
         source.check("s", None)  # type: ignore[arg-type]
+        source.check_first("s")
         assert source.path == str(folder)
 
 
@@ -241,7 +252,7 @@ def test_a_colon_in_a_name_that_comes_later_is_one_refused_record(spark: SparkSe
     source, checkpoint, rows = JsonFiles(tmp_path / "in", SCHEMA), tmp_path / "checkpoint", []
 
     def on_batch(frame: DataFrame, batch_id: int) -> None:
-        rows.extend(source.of_batch(frame, source.positions(checkpoint, batch_id, batch_id)).collect())
+        rows.extend(source.of_batch(frame, source.positions(checkpoint, batch_id, batch_id), batch_id).collect())
 
     writer = source.stream(spark).writeStream.foreachBatch(on_batch).option("checkpointLocation", str(checkpoint))
     writer.trigger(availableNow=True).start().awaitTermination()

@@ -257,4 +257,6 @@ def test_wrong_arguments() -> None:
         Kafka("h:1", "t", "offset bigint", with_fields=["offset"])
     source = Kafka("h:1", "t", SCHEMA, options={"kafka.sasl.jaas.config": "secret"})
     assert repr(source) == "Kafka('h:1', 't')"
+    number = Kafka("h:1", "t", SCHEMA, options={"kafka.max.poll.records": 500})  # type: ignore[dict-item]
+    assert number._reader_options()["kafka.max.poll.records"] == "500"
     assert (source.sliceable, source.transactional, source.max_parallelism) == (False, True, None)

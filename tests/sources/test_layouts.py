@@ -294,6 +294,21 @@ def test_other_fields(tmp_path: Path) -> None:
     assert not has_other_fields(str(tmp_path / "none.json"), ["k"])
 
 
+def test_a_first_file_of_json_that_is_read_whole(tmp_path: Path) -> None:
+    """What stands on a line of its own within a record is none."""
+    file, source = (
+        tmp_path / "a.json",
+        JsonFiles(tmp_path, "order bigint, items array<struct<sku:string>>", multiLine=True),
+    )
+    for text in ('{"order": 1, "items": [\n{"sku": "a"}\n]}', '[\n{"order": 1}, {"sku": "a"}\n]', "[1]", "torn"):
+        file.write_text(text)
+        source.check_file("s", file)
+    for text in ('{"other": [\n{"order": 1}\n]}', '[\n{"other": 1}]'):
+        file.write_text(text)
+        with pytest.raises(SourceSchemaError, match=r"no declared field occurs in it; .* seen: other"):
+            source.check_file("s", file)
+
+
 @pytest.mark.parametrize(
     ("content", "options"),
     [
@@ -345,8 +360,10 @@ def test_the_way_up_in_a_path_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_parquet_file_with_a_bad_footer_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    ParquetFiles(tmp_path, SCHEMA).check_file("s", tmp_path / "empty.parquet")  # Spark passes over it
     for number, content in enumerate(
-        (b"", b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x20\0\0\0PAR1")
+        (b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x20\0\0\0PAR1")
     ):
         file = tmp_path / f"{number}.parquet"
         file.write_bytes(content)
@@ -476,6 +493,25 @@ def test_folders_give_their_value_to_every_file(spark: SparkSession, tmp_path: P
     assert read(spark, JsonFiles(tmp_path, SCHEMA)) == rows
 
 
+def test_folders_give_their_value_to_csv_with_a_header(spark: SparkSession, tmp_path: Path) -> None:
+    """Also to a file that names the field itself: Spark takes the folder's value."""
+    for file, text in (
+        ("day=01/a.csv", "k,n\na,1\nx,many\ny,2,d9\n"),
+        ("day=01/b.csv", "n,k\n2,b\n"),
+        ("day=02/c.csv", "k,n,day\nc,3,d9\n"),
+        ("day=02/d.csv", "k,amount\nq,9\n"),
+        ("e.csv", "k,n,day\ne,5,d5\n"),
+    ):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    source = CsvFiles(tmp_path, SCHEMA)
+    source.check("s", spark)
+    source.check_first("s")
+    good = [("a", 1, "01"), ("b", 2, "01"), ("c", 3, "02"), ("e", 5, "d5")]
+    # By the declared order a replay would take y's third value for its day.
+    assert read(spark, source) == [*good, (True, "q,9"), (True, "x,many"), (True, "y,2,d9")]
+
+
 def test_a_file_beside_the_folders_is_read(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would leave it out without a word."""
     for folder, line in (("", '"day":"d1"'), ("day=01", '"n":1'), ("Day=02", '"n":2')):
@@ -534,4 +570,32 @@ def test_a_header_that_only_spark_can_unpack(tmp_path: Path, suffix: str) -> Non
     assert list(layouts.values()) == [[other], [file]]
     assert CsvFiles(tmp_path, SCHEMA, header=False)._all_layouts([file, other]) == {None: [file, other]}
     with pytest.raises(SourceError, match="its header cannot be looked at"):
-        CsvFiles(tmp_path, SCHEMA).check("s", None)  # type: ignore[arg-type]
+        CsvFiles(tmp_path, SCHEMA).check_file("s", Path(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "fitting", "other"),
+    [
+        (CsvFiles, "k,n,day\na,1,d1\n", "k,amount,day\nq,9,d1\n"),
+        pytest.param(JsonFiles, '{"k":"a","n":1,"day":"d1"}\n', '{"key":"q"}\n', marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_file_that_does_not_fit_stops_no_restart(
+    spark: SparkSession, tmp_path: Path, kind: type[FileSource], fitting: str, other: str
+) -> None:
+    """The stream has put it into quarantine, whatever it is called; only what comes before the first batch is looked at."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a").write_text(other)
+    flow = Kept(spark, tmp_path, kind(folder, SCHEMA))
+    with pytest.raises(SourceSchemaError):
+        flow.runtime.catch_up(flow.topology)
+    (folder / "a").write_text(fitting)
+    flow.runtime.catch_up(flow.topology)
+    (folder / "0").write_text(other)
+    (folder / "0:1").write_text(fitting)
+    for _ in range(2):
+        flow.runtime.catch_up(flow.topology)
+    flow.runtime.backfill(flow.topology, ["d1"])
+    assert (flow.rows, [rule for rule, *_ in flow.refused]) == ([("a", 1)], ["not_read", "other_fields"])

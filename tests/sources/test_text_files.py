@@ -40,14 +40,15 @@ def test_word_count_over_lines(spark: SparkSession, tmp_path: Path) -> None:
 def test_what_a_line_is(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in", "a.txt", 'é\r\n\n {"torn\n'.encode())
     put(tmp_path / "in", "b.txt.gz", gzip.compress(b"packed"))
+    put(tmp_path / "in", "c.txt", b"caf\xe9\n")
     source = TextFiles(tmp_path / "in", "text")
     source.check("s", spark)
     frame, positions = source.bounded(spark)
     assert frame.columns == ["text", "_corrupt", "_file"]
-    rows = frame.collect()
-    assert sorted(row.text for row in rows) == ["", ' {"torn', "packed", "é"]
-    assert {row._corrupt for row in rows} == {None}
-    assert {row._file for row in rows} == positions
+    rows = frame.toArrow().to_pydict()
+    assert sorted(rows["text"]) == ["", ' {"torn', "caf\ufffd", "packed", "é"]
+    assert set(rows["_corrupt"]) == {None}
+    assert set(rows["_file"]) == positions
 
 
 def test_refusals(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.groups import group_name
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import spark_sql
 from pipelines.places.location import Place
@@ -106,11 +108,14 @@ class Entrance:
     def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
         """Make each source ready and refuse what cannot be read."""
         self._spark = spark
+        begun = Checkpoint(flow, lake.checkpoint_path(flow, group_name(self.spouts))).last_batch() >= 0
         for channel in self.channels:
             channel.source.locate({name: lake.channel_path(name) for name in channel.reads})
         for spout in self.spouts:
             spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
             spout.source.check(spout.stream, spark)
+            if not begun:
+                spout.source.check_first(spout.stream)
 
     def start_at(self, start: Start | None, checkpoint: Place) -> None:
         """Set where the stream of a checkpoint reads its channels on from.
@@ -193,7 +198,7 @@ class Entrance:
             structs.append((own if other == number else F.lit(None)).cast(kind).alias(f"_source{other}"))
         return frame.select(F.lit(number).alias(SOURCE), *structs, CORRUPT, FILE)
 
-    def frames(self, batch: DataFrame, files: Sequence[frozenset[str]]) -> Frames:
+    def frames(self, batch: DataFrame, files: Sequence[frozenset[str]], txid: int) -> Frames:
         """Return a stream's batch by spout, watermark rows included. One that is `kept` should be kept first.
 
         Args:
@@ -201,12 +206,12 @@ class Entrance:
         """
         if len(self.spouts) == 1:
             only = self.spouts[0]
-            return {only.id: only.source.of_batch(batch, files[0])}
+            return {only.id: only.source.of_batch(batch, files[0], txid)}
         frames = {}
         for number, spout in enumerate(self.spouts):
             own = [F.col(f"_source{number}.`{name}`").alias(name) for name in spout.fields]
             rows = batch.where(F.col(SOURCE) == number).select(*own, CORRUPT, FILE)
-            frames[spout.id] = spout.source.of_batch(rows, files[number])
+            frames[spout.id] = spout.source.of_batch(rows, files[number], txid)
         return frames
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:

@@ -502,7 +502,7 @@ class StreamRunner:
         started = time.monotonic()
         frame = frame.persist() if entrance.kept else frame
         try:
-            frames = entrance.frames(frame, taken)
+            frames = entrance.frames(frame, taken, txid)
             if skipped:
                 if entrance.has_windows:
                     self._run_windows(txid, frames)
