@@ -259,9 +259,12 @@ def _clustered(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool
 
 
 def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:
+    from pipelines.nimbus.registry.records import merged
+
     before = {"workers": seen.workers, **seen.parallelism, **seen.settings}
     after = {**({"workers": asked["workers"]} if "workers" in asked else {}), **asked.get("parallelism", {})}
-    after |= asked.get("settings", {})
+    settings = merged(seen.settings, asked.get("settings", {}))
+    after |= {name: settings[name] for name in asked.get("settings", {})}
     changes = [
         {"what": name, "now": str(before.get(name, "")), "then": str(value)}
         for name, value in after.items()
@@ -457,9 +460,9 @@ def _asked(
         "workers": workers,
         "parallelism": counts(parallelism),
         "file": file,
-        **settings_of(setting),
     }
-    return name, {option: value for option, value in given.items() if value not in (None, {})}
+    # A setting that is empty is said as well.
+    return name, {option: value for option, value in given.items() if value not in (None, {})} | settings_of(setting)
 
 
 def _somebody(there: Nimbus) -> bool:

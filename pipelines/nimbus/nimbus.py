@@ -37,6 +37,7 @@ from pipelines.nimbus.registry.records import (
     DeployedFlow,
     Happened,
     Version,
+    merged,
     wait_taken,
 )
 from pipelines.nimbus.registry.registry import Registry
@@ -227,9 +228,12 @@ class Nimbus:
             if given is not None and not isinstance(given, Mapping):
                 raise RebalanceError(flow, f"{what} must be values by name, not {given!r}", value=given)
         request = Request(workers, dict(parallelism or {}), dict(settings or {}))
-        flow_settings.check_settings(flow, request.settings)
+        current = self.registry.flow(flow)
+        # Of a table all entries together: one threshold is bound by others.
+        both = merged(current.settings, request.settings)
+        flow_settings.check_settings(flow, {name: both[name] for name in request.settings})
         refuse_secrets(request.settings.get("spark", {}))
-        content = self.registry.flow(flow).version.content
+        content = current.version.content
         queries = content.definition.get("queries", ())
         flow_settings.check_user_workers(flow, request.settings, [query["group"] for query in queries])
         wait_seconds = wait_taken(flow, wait_seconds)
@@ -381,14 +385,14 @@ class Nimbus:
         file = asked.file
         if file is None and current.definition["kind"] == deployed.YAML:
             file = Path(current.definition["file"])
-        merged = _Asked(
+        next_asked = _Asked(
             asked.name(),
             file,
             current.workers if asked.workers is None else asked.workers,
             {**current.definition.get("asked", {}), **(asked.parallelism or {})},
-            {**current.settings, **asked.settings},
+            merged(current.settings, asked.settings),
         )
-        return self._content(merged)[0]
+        return self._content(next_asked)[0]
 
 
 @dataclass(frozen=True)

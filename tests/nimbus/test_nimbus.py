@@ -502,3 +502,37 @@ def test_a_check_of_another_release_has_all_its_figures(nimbus: Nimbus) -> None:
     blank = {"unexpected": 0, "failures": 0, "last_failed": None, "said": None, "detail": {}}
     assert nimbus.flow("flights").problem is None
     assert nimbus.flow("flights").tasks[0].checks == {"gate/check": {"batches": 2, "rows": 9, **blank}}
+
+
+def test_a_setting_that_is_a_table_is_changed_by_its_entries(nimbus: Nimbus) -> None:
+    def spark() -> dict[str, Any]:
+        return dict(nimbus.registry.flow("flights").settings["spark"])
+
+    def rebalance(**table: str) -> None:
+        nimbus.rebalance("flights", settings={"spark": table}, wait_seconds=0)
+        nimbus.registry.fire()
+
+    nimbus.submit("flights", spark={"a": "1", "b": "1"})
+    rebalance(b="2", c="2")
+    nimbus.update("flights", spark={"c": "3"})
+    assert nimbus.registry.flow("flights").version.content.settings["spark"] == {"a": "1", "b": "1", "c": "3"}
+    assert spark() == {"a": "1", "b": "2", "c": "3"}
+    rebalance()
+    assert spark() == {}
+    rebalance(d="4")
+    assert spark() == {"d": "4"}
+    nimbus.update("flights", spark={"a": "5"})
+    assert spark() == {"a": "5", "d": "4"}
+    nimbus.update("flights", spark={})
+    assert spark() == {}
+    nimbus.update("flights", spark={"e": "6"})
+    assert spark() == {"e": "6"}
+
+
+def test_a_threshold_is_checked_beside_those_that_hold(nimbus: Nimbus) -> None:
+    nimbus.submit("flights", rebalance={"busy": 1.2})
+    with pytest.raises(SubmitError, match="busy below overloaded"):
+        nimbus.rebalance("flights", settings={"rebalance": {"overloaded": 1.1}})
+    nimbus.rebalance("flights", settings={"rebalance": {"idle": 0.3}}, wait_seconds=0)
+    nimbus.registry.fire()
+    assert nimbus.registry.flow("flights").settings["rebalance"] == {"busy": 1.2, "idle": 0.3}

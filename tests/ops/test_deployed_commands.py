@@ -382,3 +382,9 @@ def test_logs_of_another_machine_are_said_to_be_there(nimbus: FakeNimbus) -> Non
     assert "Nothing is logged about flights." in done.stderr
     assert "about flights of level error or worse" in run("logs", "flights", "--level", "error").stderr
     assert done.stdout == ""
+
+
+def test_a_setting_that_is_said_empty_is_passed_on(nimbus: FakeNimbus) -> None:
+    nimbus.flows["flights"] = flow("flights")
+    run("update", "flights", "--setting", "spark={}", "--setting", "message_timeout_seconds=null")
+    assert nimbus.asked[0] == ("update", "flights", {"spark": {}, "message_timeout_seconds": None})

@@ -100,7 +100,9 @@ class DeployedFlow:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that hold now."""
-        return {**self.version.content.settings, **self.scale.settings}
+        both = merged(self.version.content.settings, self.scale.settings)
+        # An entry that a rebalance has taken away is None.
+        return {name: _present(value) if isinstance(value, Mapping) else value for name, value in both.items()}
 
     def with_content(self, content: Content, said: Request) -> DeployedFlow:
         """Return it with another content.
@@ -115,7 +117,7 @@ class DeployedFlow:
         kept = Request(
             scale.workers if said.workers is None else None,
             {component: number for component, number in there.items() if component not in said.parallelism},
-            {name: value for name, value in scale.settings.items() if name not in said.settings},
+            _unsaid(scale.settings, said.settings),
         )
         return replace(self, version=replace(self.version, content=content), scale=kept)
 
@@ -191,6 +193,30 @@ class TaskBeat:
     token: int
     beat_at: float
     figures: Mapping[str, Any]
+
+
+def merged(before: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others on top: of a table its entries, and nothing of it under one that is empty."""
+    tables = {
+        name: {**before[name], **table}
+        for name, table in asked.items()
+        if table and isinstance(table, Mapping) and isinstance(before.get(name), Mapping)
+    }
+    return {**before, **asked, **tables}
+
+
+def _present(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {entry: value for entry, value in table.items() if value is not None}
+
+
+def _unsaid(settings: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without those that are said, and of tables without the entries that are."""
+    unsaid = {name: value for name, value in settings.items() if name not in said}
+    for name, table in said.items():
+        held = settings.get(name)
+        if table and isinstance(table, Mapping) and isinstance(held, Mapping) and held.keys() - table.keys():
+            unsaid[name] = {entry: value for entry, value in held.items() if entry not in table}
+    return unsaid
 
 
 def flow_id(name: str, serial: int, submitted_at: float) -> str:
