@@ -39,6 +39,7 @@ from pipelines.nimbus.registry.records import (
     Version,
     merged,
     wait_taken,
+    without_gone,
 )
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -177,7 +178,13 @@ class Nimbus:
 
         Raises:
             NotAliveError, NoTransitionError, VersionError
+            SubmitError: What a rebalance has set does not fit it.
         """
+        current = self.registry.flow(flow)
+        target = current.version.before if to is None else to
+        for version in self.registry.versions(flow):
+            if version.number == target:
+                deployed.check_deployed(current.with_content(version.content, Request()))
         return self._cluster.status(self.registry.roll_back(flow, to))
 
     def versions(self, name: str) -> list[Version]:
@@ -343,8 +350,8 @@ class Nimbus:
         status = Status.INACTIVE if inactive else Status.ACTIVE
         return self._cluster.status(self.registry.submit(name, content, status=status))
 
-    def _content(self, asked: _Asked) -> tuple[Content, str]:
-        """Return the content of a version, and its flow's name."""
+    def _content(self, asked: _Asked, current: Content | None = None) -> tuple[Content, str]:
+        """Return the content of a version, on top of the current one, and its flow's name."""
         flow, file = asked.flow, asked.file
         topology, definition = deployed.from_file(file) if file is not None else deployed.from_catalog(flow or "")
         if flow is not None and topology.name != flow:
@@ -353,12 +360,17 @@ class Nimbus:
         what = "a deployed flow whose source is there, and whose lake is not"
         refuse_sources_on_stores(topology, self.lake.root, what)
         definition |= {"lake": str(self.lake.root), "code": deployed.code_digest(definition)}
+        parallelism, settings = dict(asked.parallelism or {}), asked.settings
+        if current is not None:
+            there, groups = deployed.names_of(topology)
+            parallelism = {c: n for c, n in current.definition.get("asked", {}).items() if c in there} | parallelism
+            settings = merged(without_gone(current.settings, there, groups), settings)
         content = deployed.content_of(
             topology,
             definition,
             workers=asked.workers,
-            parallelism=asked.parallelism,
-            settings=asked.settings,
+            parallelism=parallelism,
+            settings=settings,
             default_parallelism=len(os.sched_getaffinity(0)),
         )
         return content, topology.name
@@ -373,10 +385,12 @@ class Nimbus:
                 current = self.registry.flow(asked.name())
                 content = self._next(asked, current.version.content)
                 same = if_it_differs and content == current.version.content
-                if same and _holding(current.with_content(content, said)) == _holding(current):
+                new = current.with_content(content, said)
+                if same and _holding(new) == _holding(current):
                     if current.status is Status.KILLED:
                         raise NoTransitionError("UPDATE", current.status, current.id)
                     return current, "unchanged"
+                deployed.check_deployed(new)
                 return self.registry.update(current.name, content, seen=current, said=said), "updated"
         raise AssertionError("it returns or raises")
 
@@ -385,14 +399,8 @@ class Nimbus:
         file = asked.file
         if file is None and current.definition["kind"] == deployed.YAML:
             file = Path(current.definition["file"])
-        next_asked = _Asked(
-            asked.name(),
-            file,
-            current.workers if asked.workers is None else asked.workers,
-            {**current.definition.get("asked", {}), **(asked.parallelism or {})},
-            merged(current.settings, asked.settings),
-        )
-        return self._content(next_asked)[0]
+        workers = current.workers if asked.workers is None else asked.workers
+        return self._content(replace(asked, flow=asked.name(), file=file, workers=workers), current)[0]
 
 
 @dataclass(frozen=True)

@@ -357,8 +357,8 @@ def test_two_updates_at_once_keep_what_both_ask_for(nimbus: Nimbus, monkeypatch:
     nimbus.submit("flights")
     content_of, others = Nimbus._content, iter([["s2"]])
 
-    def interrupted(self: Nimbus, asked: Any) -> Any:
-        made = content_of(self, asked)
+    def interrupted(self: Nimbus, asked: Any, current: Any = None) -> Any:
+        made = content_of(self, asked, current)
         for hosts in others:
             self.update("flights", hosts=hosts)
         return made
@@ -536,3 +536,59 @@ def test_a_threshold_is_checked_beside_those_that_hold(nimbus: Nimbus) -> None:
     nimbus.rebalance("flights", settings={"rebalance": {"idle": 0.3}}, wait_seconds=0)
     nimbus.registry.fire()
     assert nimbus.registry.flow("flights").settings["rebalance"] == {"busy": 1.2, "idle": 0.3}
+
+
+TWO = f"""{YAML}
+  - name: other
+    source:
+      json_files: {{path: data, schema: "id string, timestamp bigint, n bigint"}}
+    operations:
+      - persist: others
+"""
+
+
+def test_what_was_said_of_a_component_that_is_gone_stops_no_update(nimbus: Nimbus, file: Path) -> None:
+    file.write_text(TWO, "utf-8")
+    said: dict[str, Any] = {
+        "user_workers": [{"components": {"departures": 1, "other": 1}}],
+        "clustering": {"others": "id"},
+    }
+    nimbus.submit(file=file, parallelism={"others": 2, "departures": 3}, **said)
+    file.write_text(YAML, "utf-8")
+    with pytest.raises(SubmitError, match="Invalid component others"):
+        nimbus.update("delays", parallelism={"others": 4})
+    with pytest.raises(SubmitError, match="no query 'other'"):
+        nimbus.update("delays", user_workers=said["user_workers"])
+    with pytest.raises(SubmitError, match='no state "others"'):
+        nimbus.update("delays", clustering=said["clustering"])
+    nimbus.update("delays")
+    content = nimbus.registry.flow("delays").version.content
+    assert content.definition["asked"] == {"departures": 3}
+    assert content.settings["user_workers"] == [{"components": {"departures": 1}}]
+    assert "clustering" not in content.settings
+
+
+def test_what_a_rebalance_has_said_of_a_query_that_is_gone_stops_no_rollback(nimbus: Nimbus, file: Path) -> None:
+    nimbus.submit(file=file)
+    file.write_text(TWO, "utf-8")
+    nimbus.update("delays")
+    workers = [{"components": {"other": 1}}, {"components": {"departures": 1}}]
+    nimbus.rebalance("delays", settings={"user_workers": workers, "clustering": {"others": "id"}}, wait_seconds=0)
+    nimbus.registry.fire()
+    nimbus.roll_back("delays")
+    flow = nimbus.registry.flow("delays")
+    check_deployed(flow)
+    assert flow.settings["user_workers"] == [{"components": {"departures": 1}}]
+    assert "clustering" not in flow.settings
+
+
+def test_a_version_that_a_rebalance_does_not_fit_is_refused(nimbus: Nimbus) -> None:
+    nimbus.submit("flights", rebalance={"overloaded": 0.85})
+    nimbus.update("flights", rebalance={"overloaded": 1.5})
+    nimbus.rebalance("flights", settings={"rebalance": {"busy": 0.9}}, wait_seconds=0)
+    nimbus.registry.fire()
+    with pytest.raises(SubmitError, match="busy below overloaded"):
+        nimbus.roll_back("flights")
+    with pytest.raises(SubmitError, match="busy below overloaded"):
+        nimbus.update("flights", rebalance={"overloaded": 0.85})
+    assert nimbus.flow("flights").version == 2

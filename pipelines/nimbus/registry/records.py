@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,7 +117,11 @@ class DeployedFlow:
         kept = Request(
             scale.workers if said.workers is None else None,
             {component: number for component, number in there.items() if component not in said.parallelism},
-            _unsaid(scale.settings, said.settings),
+            without_gone(
+                _unsaid(scale.settings, said.settings),
+                content.components,
+                query_of_task(content.definition.get("queries")).values(),
+            ),
         )
         return replace(self, version=replace(self.version, content=content), scale=kept)
 
@@ -203,6 +207,24 @@ def merged(before: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any
         if table and isinstance(table, Mapping) and isinstance(before.get(name), Mapping)
     }
     return {**before, **asked, **tables}
+
+
+def without_gone(settings: Mapping[str, Any], components: Collection[str], queries: Collection[str]) -> dict[str, Any]:
+    """Return settings without what they say of components and queries that are gone."""
+    kept = dict(settings)
+    try:
+        if columns := settings.get("clustering"):
+            kept["clustering"] = {state: named for state, named in columns.items() if state in components}
+        if workers := settings.get("user_workers"):
+            parts = [{query: n for query, n in worker["components"].items() if query in queries} for worker in workers]
+            kept["user_workers"] = [
+                {**worker, "components": part} for worker, part in zip(workers, parts, strict=True) if part
+            ]
+    except (AttributeError, KeyError, TypeError):
+        # Of another release: it is told where it is used.
+        return dict(settings)
+    # One of which nothing is left says nothing. Empty from the start it says "none".
+    return {name: value for name, value in kept.items() if value or not settings[name]}
 
 
 def _present(table: Mapping[str, Any]) -> dict[str, Any]:
