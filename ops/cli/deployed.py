@@ -453,7 +453,13 @@ def _asked(
     parallelism: list[str] | None,
     setting: list[str] | None,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the flow's name and the options that were given."""
+    """Return the flow's name and the options that were given.
+
+    Raises:
+        SubmitError: A setting is unknown.
+    """
+    from pipelines.nimbus.flow_settings import check_names
+
     name, file = flow_and_file(flow)
     given = {
         "trigger_seconds": trigger_seconds,
@@ -461,8 +467,10 @@ def _asked(
         "parallelism": counts(parallelism),
         "file": file,
     }
-    # A setting that is empty is said as well.
-    return name, {option: value for option, value in given.items() if value not in (None, {})} | settings_of(setting)
+    settings = settings_of(setting)
+    # They become arguments of the call beside these: `file=X` is none.
+    check_names(name, settings)
+    return name, {option: value for option, value in given.items() if value not in (None, {})} | settings
 
 
 def _somebody(there: Nimbus) -> bool:

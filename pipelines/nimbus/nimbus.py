@@ -21,6 +21,7 @@ from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import (
+    DeployError,
     NotAliveError,
     NoTransitionError,
     RebalanceError,
@@ -123,6 +124,7 @@ class Nimbus:
             AlreadyAliveError: It is deployed.
             UnknownFlowError, FlowFileError: There is no such flow; the file is none.
             SubmitError: A setting, a component or a number is not possible.
+            DeployError: The file holds another flow.
         """
         asked = _Asked(flow, file, workers, parallelism, {"trigger_seconds": trigger_seconds, **settings})
         return self._submit(asked, inactive)
@@ -355,7 +357,8 @@ class Nimbus:
         flow, file = asked.flow, asked.file
         topology, definition = deployed.from_file(file) if file is not None else deployed.from_catalog(flow or "")
         if flow is not None and topology.name != flow:
-            raise ValueError(f"{file} holds the flow {topology.name}, not {flow}")
+            hint = f"name it as before, or kill {flow} and submit the file"
+            raise DeployError(flow, f"{file} holds the flow {topology.name}", hint=hint)
         # Its worker may have started before somebody named S3.
         what = "a deployed flow whose source is there, and whose lake is not"
         refuse_sources_on_stores(topology, self.lake.root, what)

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines.nimbus.telemetry.figures import gone, waiting
+from pipelines.sources.files import literal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,3 +107,13 @@ def test_sources_that_are_gone_are_named(tmp_path: Path) -> None:
 
 def test_nothing_is_known_before_the_first_report(tmp_path: Path) -> None:
     assert waiting({}, tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["50%20off", "a%2Fb", "a b", "a{b}", "plain"])
+def test_a_folder_is_looked_for_under_the_name_that_it_has(tmp_path: Path, name: str) -> None:
+    """Spark describes a source by its path as text, no URL, with what stands for patterns escaped."""
+    table = [{"description": f"DeltaSource[file:{tmp_path}/{name}]"}]
+    files = [{"description": f"FileStreamSource[file:{literal_path(str(tmp_path / name))}]"}]
+    assert gone({"sources": files}) == gone({"sources": table}) == [str(tmp_path / name)]
+    (tmp_path / name).mkdir()
+    assert gone({"sources": files}) == gone({"sources": table}) == []

@@ -194,7 +194,7 @@ def test_a_file_that_is_no_flow_is_refused(nimbus: Nimbus, file: Path) -> None:
     with pytest.raises(FlowFileError):
         nimbus.submit(file=file)
     file.write_text(YAML, "utf-8")
-    with pytest.raises(ValueError, match="holds the flow delays"):
+    with pytest.raises(DeployError, match="holds the flow delays"):
         nimbus.submit("other", file=file)
 
 
@@ -592,3 +592,10 @@ def test_a_version_that_a_rebalance_does_not_fit_is_refused(nimbus: Nimbus) -> N
     with pytest.raises(SubmitError, match="busy below overloaded"):
         nimbus.update("flights", rebalance={"overloaded": 0.85})
     assert nimbus.flow("flights").version == 2
+
+
+def test_a_flow_that_was_renamed_in_its_file_is_told_by_its_new_name(nimbus: Nimbus, file: Path) -> None:
+    nimbus.submit(file=file)
+    file.write_text(YAML.replace("flow: delays", "flow: delays_new"), "utf-8")
+    with pytest.raises(DeployError, match=r"(?s)delays.yaml holds the flow delays_new.*kill"):
+        nimbus.update("delays")

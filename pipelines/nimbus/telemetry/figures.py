@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import statistics
 import time
 from collections import deque
@@ -12,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from pipelines import logs
 from pipelines.causes import shortened
@@ -86,8 +86,11 @@ def _offset(value: Any) -> dict[str, Any]:
 
 
 def _path(described: str) -> str:
-    inside = described.split("[", 1)[1].rstrip("]")
-    return unquote(inside.removeprefix("file:").replace("///", "/", 1)) if inside.startswith("file:") else inside
+    kind, inside = described.removesuffix("]").split("[", 1)
+    if kind == "FileStreamSource":
+        inside = re.sub(r"\\(.)", r"\1", inside)  # as `literal_path` has escaped it
+    # A path's text, no URL: nothing in it is quoted.
+    return inside.removeprefix("file:").replace("///", "/", 1) if inside.startswith("file:") else inside
 
 
 def _files(path: str, log: Place, listing: int) -> int:
