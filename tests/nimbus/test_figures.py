@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.nimbus.telemetry.figures import gone, waiting
+from pipelines.execution.report import BatchReport
+from pipelines.nimbus.telemetry import figures
+from pipelines.nimbus.telemetry.figures import TaskFigures, gone, waiting
 from pipelines.sources.files import literal_path
 
 if TYPE_CHECKING:
@@ -117,3 +120,24 @@ def test_a_folder_is_looked_for_under_the_name_that_it_has(tmp_path: Path, name:
     assert gone({"sources": files}) == gone({"sources": table}) == [str(tmp_path / name)]
     (tmp_path / name).mkdir()
     assert gone({"sources": files}) == gone({"sources": table}) == []
+
+
+def test_a_batch_that_ends_while_a_beat_reads_the_figures_disturbs_it_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TaskFigures("g", 5.0)
+
+    def batch() -> None:
+        gate = {"gate": f"g{made._batches}", "checks": [{"name": "n", "success": True}]}
+        made.batch(BatchReport("f", "g", made._batches, 0, 1, 0, (), 0.1, gates=(gate,)))
+
+    def disturbed(what: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*given: Any) -> Any:
+            batch()
+            return what(*given)
+
+        return done
+
+    batch()
+    batch()
+    monkeypatch.setattr(figures, "round", disturbed(round), raising=False)
+    monkeypatch.setattr(figures, "asdict", disturbed(asdict))
+    assert len(made.to_json()["checks"]) >= 2
