@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -22,6 +22,7 @@ from pipelines.sources.files import literal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @contextmanager
@@ -141,3 +142,26 @@ def test_a_batch_that_ends_while_a_beat_reads_the_figures_disturbs_it_not(monkey
     monkeypatch.setattr(figures, "round", disturbed(round), raising=False)
     monkeypatch.setattr(figures, "asdict", disturbed(asdict))
     assert len(made.to_json()["checks"]) >= 2
+
+
+class Reports:
+    """A query whose last trigger has ended well, without a batch."""
+
+    def __init__(self, report: str | None) -> None:
+        self._jsq, self._report = self, report
+
+    def lastProgress(self) -> Reports | None:  # noqa: N802
+        return self if self._report else None
+
+    def json(self) -> str | None:
+        return self._report
+
+
+def test_a_failure_is_over_when_a_trigger_has_ended_without_a_batch_too(tmp_path: Path) -> None:
+    made = TaskFigures("g", 5.0)
+    made.failed("disk")
+    made.started(again=True)
+    made.look(cast("StreamingQuery", Reports(None)), tmp_path)
+    assert made.last_error == "disk"
+    made.look(cast("StreamingQuery", Reports("{}")), tmp_path)
+    assert made.last_error is None

@@ -267,6 +267,8 @@ class TaskFigures:
             return
         self._progress = json.loads(progress.json())
         self._counted_at = time.monotonic()
+        # Of this run of the query: a trigger has ended well, be it without a batch.
+        self.last_error = None
         try:
             self.backlog = waiting(self._progress, checkpoint)
         except StoreError as error:
