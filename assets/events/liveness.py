@@ -35,28 +35,32 @@ STUCK_SECONDS = 600.0
 _ALERT_SECONDS = 10.0
 
 
-def trouble(seen: FlowStatus, now: float) -> list[str]:
-    """Return the faults of a deployed flow as sentences; empty if all is well.
+def trouble(seen: FlowStatus, now: float) -> dict[str, str]:
+    """Return the faults of a deployed flow as sentences, each by what stays the same while it lasts; empty if all is well.
 
     A flow that somebody deactivated, or that drains, is well.
     """
-    problems = [seen.problem] if seen.problem else []
+    problems = {seen.problem: seen.problem} if seen.problem else {}
     if seen.status == "ACTIVE":
-        problems += [said for task in seen.tasks if (said := _trouble(task, now))]
+        for task in seen.tasks:
+            if (found := _trouble(task, now)) is not None:
+                problems[f"{task.group}: {found[0]}"] = f"{task.group}: {found[1]}"
     return problems
 
 
-def _trouble(task: TaskStatus, now: float) -> str | None:
+def _trouble(task: TaskStatus, now: float) -> tuple[str, str] | None:
+    """Return the kind of a query's fault, and what it is now: seconds grow, and each attempt has its own error."""
     if task.state == "silent":
-        return f"{task.group}: its worker has not beaten for {task.beat_age_seconds:.0f} s"
-    if task.state == "failed":
-        return f"{task.group}: {(task.last_error or 'failed').splitlines()[0]}"
+        return "silent", f"its worker has not beaten for {task.beat_age_seconds:.0f} s"
+    if task.failing:
+        return "failing", (task.last_error or "failed").splitlines()[0]
     if task.gone:
-        return f"{task.group}: what it reads is gone: {', '.join(task.gone)}"
+        what = f"what it reads is gone: {', '.join(task.gone)}"
+        return what, what
     behind = task.lag_seconds or 0.0
     still = now - (task.last_batch_at or now - behind)
     if task.state == "running" and any(task.backlog.values()) and still > max(STUCK_SECONDS, 10 * task.trigger_seconds):
-        return f"{task.group}: it has something to read and no batch since {still:.0f} s"
+        return "stuck", f"it has something to read and no batch since {still:.0f} s"
     return None
 
 
@@ -78,7 +82,7 @@ def liveness_check(view: FlowView) -> dg.AssetChecksDefinition:
             seen = nimbus.deployed().get(view.name)
         if seen is None:
             return dg.AssetCheckResult(passed=True, metadata={"deployed": False})
-        return dg.AssetCheckResult(**_verdict(trouble(seen, time.time()), seen))
+        return dg.AssetCheckResult(**_verdict(list(trouble(seen, time.time()).values()), seen))
 
     return alive
 

@@ -27,14 +27,13 @@ from assets.events.reporting import refuses, written_slices
 from assets.events.table_plots import LAST, TablePlots
 from assets.view import FlowView, GateCheck
 from pipelines import logs
-from pipelines.nimbus.status import FAILED
 from pipelines.places.location import Place
 from pipelines.state.delta_log import actions, commit_file, versions
 from pipelines.state.record import BATCH, parse_commit
 
 if TYPE_CHECKING:
     from pipelines import Lake
-    from pipelines.nimbus.status import FlowStatus
+    from pipelines.nimbus.status import FlowStatus, TaskStatus
     from pipelines.state.table import StateTable
 
 logger = logs.logger(__name__)
@@ -71,6 +70,7 @@ class SeenFlow:
         tables: The last Delta version of each table that was looked at.
         committed_at: When these were committed: a table that is made anew has another commit at that version, or none.
         checks: By query and check: how many batches and failures were reported, and of which process (its pid).
+        wrong: What was wrong, by kind.
         unread: By table that could not be read: why.
         looks: the last looks at which it had come forward: lag in seconds, and rows per second.
         drawn_at: When its tables had plots last, in seconds since 1970.
@@ -175,12 +175,13 @@ class Progress:
         seen = self._seen.get(flow.name)
         if seen is None or seen.id != flow.id:
             self._seen[flow.name] = seen = SeenFlow(id=flow.id)
-        self._change(flow.name, seen, trouble(flow, now))
+        wrong = trouble(flow, now)
+        self._change(flow.name, seen, list(wrong), list(wrong.values()))
 
-    def _change(self, name: str, seen: SeenFlow, wrong: list[str]) -> None:
-        if wrong != seen.wrong:
+    def _change(self, name: str, seen: SeenFlow, kinds: list[str], wrong: list[str]) -> None:
+        if kinds != seen.wrong:
             self.changed.append((name, wrong))
-            seen.wrong = wrong
+            seen.wrong = kinds
 
     def _turn(self, view: FlowView) -> tuple[float, float]:
         seen = self._seen[view.name]
@@ -237,21 +238,25 @@ class Progress:
             yield from self._of_checks(view, flow, seen)
             seen.mark, seen.told_at = mark, now
         # Told until it can be read again: a look that has no turn for the flow reads nothing.
-        wrong = trouble(flow, now) + [f"its tables cannot be read: {name}: {why}" for name, why in seen.unread.items()]
-        if wrong != seen.wrong:
-            yield from self._refused(view, flow)
+        unread = {f"{name}: unread": f"its tables cannot be read: {name}: {why}" for name, why in seen.unread.items()}
+        faults, refused = trouble(flow, now) | unread, _refused(view, flow)
+        # A check that refuses what failed before for another cause is a fault more.
+        kinds = [*faults, *(f"{task.group}: {check.gate}/{check.check.name}" for task, check in refused)]
+        wrong, changed = list(faults.values()), kinds != seen.wrong
+        if changed:
+            yield from self._of_refused(view, refused)
         if other:
             yield registered(view.name, flow)
             seen.version, seen.settles_at = flow.version, now + SETTLES_SECONDS
-        if moved or wrong != seen.wrong or other:
+        if moved or changed or other:
             yield self._observation(flow, seen)
         settled = in_turn and 0 < seen.settles_at <= now
-        if wrong != seen.wrong or other or settled or (moved and now - seen.alive_at >= self._alive_every):
+        if changed or other or settled or (moved and now - seen.alive_at >= self._alive_every):
             yield liveness(flow, wrong)
             seen.alive_at = now
         if settled:
             seen.settles_at = 0.0
-        self._change(view.name, seen, wrong)
+        self._change(view.name, seen, kinds, wrong)
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
@@ -374,15 +379,12 @@ class Progress:
         rows = rows or failed_rows.of_detail(check.check, detail or {})
         return failed_rows.refused_metadata(view, check, rows)
 
-    def _refused(self, view: FlowView, flow: FlowStatus) -> Iterator[Event]:
-        """Report the checks that have stopped a query: its batch never ends, so that no figures show it."""
-        for task in flow.tasks:
-            for check in view.gate_checks if task.state == FAILED and task.last_error else ():
-                if refuses(str(task.last_error), check.gate, check.check.name):
-                    # The batch after the last one that came through.
-                    rows = self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1)
-                    said = {"action": check.check.action, "said": str(task.last_error), **rows}
-                    yield dg.AssetCheckEvaluation(**check.judged(False, said))
+    def _of_refused(self, view: FlowView, refused: list[tuple[TaskStatus, GateCheck]]) -> Iterator[Event]:
+        for task, check in refused:
+            # The batch after the last one that came through.
+            rows = self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1)
+            said = {"action": check.check.action, "said": str(task.last_error), **rows}
+            yield dg.AssetCheckEvaluation(**check.judged(False, said))
 
     @staticmethod
     def _observation(flow: FlowStatus, seen: SeenFlow) -> dg.AssetObservation:
@@ -402,6 +404,16 @@ class Progress:
         metadata |= {name: value for name, value in known.items() if value is not None} | plots.entries(seen.plots())
         tags = {"dagster/data_version": version_of(flow)}
         return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
+
+
+def _refused(view: FlowView, flow: FlowStatus) -> list[tuple[TaskStatus, GateCheck]]:
+    """Return the checks that have stopped a query: its batch never ends, so that no figures show it."""
+    return [
+        (task, check)
+        for task in flow.tasks
+        for check in view.gate_checks
+        if task.failing and refuses(str(task.last_error), check.gate, check.check.name)
+    ]
 
 
 @contextmanager

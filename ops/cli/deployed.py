@@ -259,9 +259,12 @@ def _clustered(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool
 
 
 def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:
+    from pipelines.nimbus.registry.records import merged
+
     before = {"workers": seen.workers, **seen.parallelism, **seen.settings}
     after = {**({"workers": asked["workers"]} if "workers" in asked else {}), **asked.get("parallelism", {})}
-    after |= asked.get("settings", {})
+    settings = merged(seen.settings, asked.get("settings", {}))
+    after |= {name: settings[name] for name in asked.get("settings", {})}
     changes = [
         {"what": name, "now": str(before.get(name, "")), "then": str(value)}
         for name, value in after.items()
@@ -439,16 +442,24 @@ def _asked(
     parallelism: list[str] | None,
     setting: list[str] | None,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the flow's name and the options that were given."""
+    """Return the flow's name and the options that were given.
+
+    Raises:
+        SubmitError: A setting is unknown.
+    """
+    from pipelines.nimbus.flow_settings import check_names
+
     name, file = flow_and_file(flow)
     given = {
         "trigger_seconds": trigger_seconds,
         "workers": workers,
         "parallelism": counts(parallelism),
         "file": file,
-        **settings_of(setting),
     }
-    return name, {option: value for option, value in given.items() if value not in (None, {})}
+    settings = settings_of(setting)
+    # They become arguments of the call beside these: `file=X` is none.
+    check_names(name, settings)
+    return name, {option: value for option, value in given.items() if value not in (None, {})} | settings
 
 
 def _somebody(there: Nimbus) -> bool:

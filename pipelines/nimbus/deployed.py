@@ -107,6 +107,12 @@ def content_of(
     )
 
 
+def names_of(topology: TridentTopology) -> tuple[list[str], list[str]]:
+    """Return the components and the queries that a flow has: what settings may name."""
+    queries = _queries(topology)
+    return _components(topology, queries), [query["group"] for query in queries]
+
+
 def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelism: Mapping[str, int]) -> None:
     """Check that no partition stays empty for ever: windows lie in a fixed number of buckets.
 

@@ -120,9 +120,7 @@ _KINDS = {
 
 def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
     """Check that settings are known, and each of its kind to the last element."""
-    for name in settings:
-        if name not in SETTINGS:
-            raise SubmitError(flow, f"unknown setting {shown(name)}; settings are {', '.join(sorted(SETTINGS))}")
+    check_names(flow, settings)
     try:
         FlowSettingsForm.model_validate(dict(settings))
     except ValidationError as error:
@@ -133,6 +131,13 @@ def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
         known = ", ".join(Thresholds.__dataclass_fields__)
         problem = str(error).removeprefix("Thresholds.__init__() ")
         raise SubmitError(flow, f"setting rebalance: {problem}; thresholds are {known}") from None
+
+
+def check_names(flow: str, settings: Mapping[str, Any]) -> None:
+    """Check that settings are known."""
+    for name in settings:
+        if name not in SETTINGS:
+            raise SubmitError(flow, f"unknown setting {shown(name)}; settings are {', '.join(sorted(SETTINGS))}")
 
 
 def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence[str]) -> None:

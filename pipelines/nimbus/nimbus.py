@@ -21,6 +21,7 @@ from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import (
+    DeployError,
     NotAliveError,
     NoTransitionError,
     RebalanceError,
@@ -37,7 +38,9 @@ from pipelines.nimbus.registry.records import (
     DeployedFlow,
     Happened,
     Version,
+    merged,
     wait_taken,
+    without_gone,
 )
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -121,6 +124,7 @@ class Nimbus:
             AlreadyAliveError: It is deployed.
             UnknownFlowError, FlowFileError: There is no such flow; the file is none.
             SubmitError: A setting, a component or a number is not possible.
+            DeployError: The file holds another flow.
         """
         asked = _Asked(flow, file, workers, parallelism, {"trigger_seconds": trigger_seconds, **settings})
         return self._submit(asked, inactive)
@@ -176,7 +180,13 @@ class Nimbus:
 
         Raises:
             NotAliveError, NoTransitionError, VersionError
+            SubmitError: What a rebalance has set does not fit it.
         """
+        current = self.registry.flow(flow)
+        target = current.version.before if to is None else to
+        for version in self.registry.versions(flow):
+            if version.number == target:
+                deployed.check_deployed(current.with_content(version.content, Request()))
         return self._cluster.status(self.registry.roll_back(flow, to))
 
     def versions(self, name: str) -> list[Version]:
@@ -227,9 +237,12 @@ class Nimbus:
             if given is not None and not isinstance(given, Mapping):
                 raise RebalanceError(flow, f"{what} must be values by name, not {given!r}", value=given)
         request = Request(workers, dict(parallelism or {}), dict(settings or {}))
-        flow_settings.check_settings(flow, request.settings)
+        current = self.registry.flow(flow)
+        # Of a table all entries together: one threshold is bound by others.
+        both = merged(current.settings, request.settings)
+        flow_settings.check_settings(flow, {name: both[name] for name in request.settings})
         refuse_secrets(request.settings.get("spark", {}))
-        content = self.registry.flow(flow).version.content
+        content = current.version.content
         queries = content.definition.get("queries", ())
         flow_settings.check_user_workers(flow, request.settings, [query["group"] for query in queries])
         wait_seconds = wait_taken(flow, wait_seconds)
@@ -339,22 +352,28 @@ class Nimbus:
         status = Status.INACTIVE if inactive else Status.ACTIVE
         return self._cluster.status(self.registry.submit(name, content, status=status))
 
-    def _content(self, asked: _Asked) -> tuple[Content, str]:
-        """Return the content of a version, and its flow's name."""
+    def _content(self, asked: _Asked, current: Content | None = None) -> tuple[Content, str]:
+        """Return the content of a version, on top of the current one, and its flow's name."""
         flow, file = asked.flow, asked.file
         topology, definition = deployed.from_file(file) if file is not None else deployed.from_catalog(flow or "")
         if flow is not None and topology.name != flow:
-            raise ValueError(f"{file} holds the flow {topology.name}, not {flow}")
+            hint = f"name it as before, or kill {flow} and submit the file"
+            raise DeployError(flow, f"{file} holds the flow {topology.name}", hint=hint)
         # Its worker may have started before somebody named S3.
         what = "a deployed flow whose source is there, and whose lake is not"
         refuse_sources_on_stores(topology, self.lake.root, what)
         definition |= {"lake": str(self.lake.root), "code": deployed.code_digest(definition)}
+        parallelism, settings = dict(asked.parallelism or {}), asked.settings
+        if current is not None:
+            there, groups = deployed.names_of(topology)
+            parallelism = {c: n for c, n in current.definition.get("asked", {}).items() if c in there} | parallelism
+            settings = merged(without_gone(current.settings, there, groups), settings)
         content = deployed.content_of(
             topology,
             definition,
             workers=asked.workers,
-            parallelism=asked.parallelism,
-            settings=asked.settings,
+            parallelism=parallelism,
+            settings=settings,
             default_parallelism=len(os.sched_getaffinity(0)),
         )
         return content, topology.name
@@ -369,10 +388,12 @@ class Nimbus:
                 current = self.registry.flow(asked.name())
                 content = self._next(asked, current.version.content)
                 same = if_it_differs and content == current.version.content
-                if same and _holding(current.with_content(content, said)) == _holding(current):
+                new = current.with_content(content, said)
+                if same and _holding(new) == _holding(current):
                     if current.status is Status.KILLED:
                         raise NoTransitionError("UPDATE", current.status, current.id)
                     return current, "unchanged"
+                deployed.check_deployed(new)
                 return self.registry.update(current.name, content, seen=current, said=said), "updated"
         raise AssertionError("it returns or raises")
 
@@ -381,14 +402,8 @@ class Nimbus:
         file = asked.file
         if file is None and current.definition["kind"] == deployed.YAML:
             file = Path(current.definition["file"])
-        merged = _Asked(
-            asked.name(),
-            file,
-            current.workers if asked.workers is None else asked.workers,
-            {**current.definition.get("asked", {}), **(asked.parallelism or {})},
-            {**current.settings, **asked.settings},
-        )
-        return self._content(merged)[0]
+        workers = current.workers if asked.workers is None else asked.workers
+        return self._content(replace(asked, flow=asked.name(), file=file, workers=workers), current)[0]
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,11 @@ class TaskStatus:
     restarts: int = 0
     version: int | None = None
 
+    @property
+    def failing(self) -> bool:
+        """Return whether it has failed and not come through since: also in its next attempts."""
+        return self.state == FAILED or (bool(self.last_error) and self.state in (STARTING, REPARTITIONING, RUNNING))
+
 
 @dataclass(frozen=True)
 class FlowStatus:

@@ -219,7 +219,7 @@ def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> N
     ],
 )
 def test_what_trouble_is(seen: FlowStatus, wrong: list[str]) -> None:
-    assert trouble(seen, NOW) == wrong
+    assert list(trouble(seen, NOW).values()) == wrong
 
 
 def test_trouble_is_told_when_it_begins_and_when_it_ends(view: FlowView, lake: Lake) -> None:
@@ -237,6 +237,41 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends(view: FlowView, lake: L
         ([], []),
         ([True], [("days", [])]),
     ]
+
+
+def failing(error: str, restarts: int) -> list[FlowStatus]:
+    """An attempt more: it has failed, starts again, and runs its batch."""
+    states = ("failed", "starting", "running")
+    return [status(state=state, last_error=error, restarts=restarts) for state in states]
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([status(state="silent", beat_age_seconds=30.0 + 10 * tick) for tick in range(4)], 1),
+        ([status(backlog={"files": 1.0}, last_batch_at=NOW - 700 - 10 * tick) for tick in range(4)], 1),
+        ([*failing("at 12:01: disk", 0), *failing("at 12:02: disk", 1), status(state="failed"), status()], 2),
+        ([status(state="silent"), status(state="failed", last_error="disk"), status(gone=["/in"])], 3),
+    ],
+    ids=["silent", "stuck", "failing", "one after the other"],
+)
+def test_what_lasts_is_told_once(view: FlowView, lake: Lake, looks: list[FlowStatus], told: int, others: bool) -> None:
+    cursor, events, changes = None, 0, 0
+    for seen in looks:
+        progress = Progress([] if others else [view], lake, cursor, others=others)
+        alive = [one for one in progress.look({"days": seen}, NOW) if getattr(one, "check_name", "") == ALIVE]
+        events, changes, cursor = events + len(alive), changes + len(progress.changed), progress.cursor
+    assert (events, changes) == (0 if others else told, told)
+
+
+def test_a_gate_that_refuses_what_failed_before_for_another_cause_is_red(view: FlowView, lake: Lake) -> None:
+    first = Progress([view], lake, None)
+    first.look({"days": status(state="failed", last_error="disk")}, NOW)
+    said = f'gate "accepted" refused batch 3: {NAME}: 1 of 2 rows'
+    events = Progress([view], lake, first.cursor).look({"days": status(state="failed", last_error=said)}, NOW + 15)
+    checks = [one.check_name for one in events if isinstance(one, dg.AssetCheckEvaluation)]
+    assert f"accepted__{NAME}" in checks
 
 
 def test_an_alert_goes_to_a_command(tmp_path: Path) -> None:

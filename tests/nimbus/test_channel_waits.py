@@ -12,6 +12,7 @@ import pytest
 from pipelines import Lake
 from pipelines.execution.checkpoint.engine_files import REFUSE, RESET, Checkpoint, Epoch
 from pipelines.nimbus import deployed
+from pipelines.nimbus.errors import LeaseHeldError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.processes.task import Task
 from pipelines.nimbus.registry.registry import Registry
@@ -87,3 +88,23 @@ def test_one_that_does_not_start_over_does_not_wait(tmp_path: Path, on_fresh: st
     reader.start()
     assert not reader.waits(10)
     assert reader.began
+
+
+def test_a_lease_that_came_after_a_wait_is_no_failure(tmp_path: Path) -> None:
+    task, answers = Reader(tmp_path, REFUSE), iter([LeaseHeldError("task:f/q", "h", "another", 5.0), "lease"])
+
+    def take(*_: object) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    application: Any = SimpleNamespace(
+        registry=SimpleNamespace(leases=SimpleNamespace(take=take)), holder="h", lease_seconds=1.0
+    )
+    task._application = application
+    task._leaving.set()
+    task._take_lease()
+    assert "another" in str(task.figures.last_error)
+    task._take_lease()
+    assert task.figures.last_error is None

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.nimbus.telemetry.figures import gone, waiting
+from pipelines.execution.report import BatchReport
+from pipelines.nimbus.telemetry import figures
+from pipelines.nimbus.telemetry.figures import TaskFigures, gone, waiting
+from pipelines.sources.files import literal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @contextmanager
@@ -106,3 +111,57 @@ def test_sources_that_are_gone_are_named(tmp_path: Path) -> None:
 
 def test_nothing_is_known_before_the_first_report(tmp_path: Path) -> None:
     assert waiting({}, tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["50%20off", "a%2Fb", "a b", "a{b}", "plain"])
+def test_a_folder_is_looked_for_under_the_name_that_it_has(tmp_path: Path, name: str) -> None:
+    """Spark describes a source by its path as text, no URL, with what stands for patterns escaped."""
+    table = [{"description": f"DeltaSource[file:{tmp_path}/{name}]"}]
+    files = [{"description": f"FileStreamSource[file:{literal_path(str(tmp_path / name))}]"}]
+    assert gone({"sources": files}) == gone({"sources": table}) == [str(tmp_path / name)]
+    (tmp_path / name).mkdir()
+    assert gone({"sources": files}) == gone({"sources": table}) == []
+
+
+def test_a_batch_that_ends_while_a_beat_reads_the_figures_disturbs_it_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TaskFigures("g", 5.0)
+
+    def batch() -> None:
+        gate = {"gate": f"g{made._batches}", "checks": [{"name": "n", "success": True}]}
+        made.batch(BatchReport("f", "g", made._batches, 0, 1, 0, (), 0.1, gates=(gate,)))
+
+    def disturbed(what: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*given: Any) -> Any:
+            batch()
+            return what(*given)
+
+        return done
+
+    batch()
+    batch()
+    monkeypatch.setattr(figures, "round", disturbed(round), raising=False)
+    monkeypatch.setattr(figures, "asdict", disturbed(asdict))
+    assert len(made.to_json()["checks"]) >= 2
+
+
+class Reports:
+    """A query whose last trigger has ended well, without a batch."""
+
+    def __init__(self, report: str | None) -> None:
+        self._jsq, self._report = self, report
+
+    def lastProgress(self) -> Reports | None:  # noqa: N802
+        return self if self._report else None
+
+    def json(self) -> str | None:
+        return self._report
+
+
+def test_a_failure_is_over_when_a_trigger_has_ended_without_a_batch_too(tmp_path: Path) -> None:
+    made = TaskFigures("g", 5.0)
+    made.failed("disk")
+    made.started(again=True)
+    made.look(cast("StreamingQuery", Reports(None)), tmp_path)
+    assert made.last_error == "disk"
+    made.look(cast("StreamingQuery", Reports("{}")), tmp_path)
+    assert made.last_error is None

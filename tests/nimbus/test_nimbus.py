@@ -194,7 +194,7 @@ def test_a_file_that_is_no_flow_is_refused(nimbus: Nimbus, file: Path) -> None:
     with pytest.raises(FlowFileError):
         nimbus.submit(file=file)
     file.write_text(YAML, "utf-8")
-    with pytest.raises(ValueError, match="holds the flow delays"):
+    with pytest.raises(DeployError, match="holds the flow delays"):
         nimbus.submit("other", file=file)
 
 
@@ -357,8 +357,8 @@ def test_two_updates_at_once_keep_what_both_ask_for(nimbus: Nimbus, monkeypatch:
     nimbus.submit("flights")
     content_of, others = Nimbus._content, iter([["s2"]])
 
-    def interrupted(self: Nimbus, asked: Any) -> Any:
-        made = content_of(self, asked)
+    def interrupted(self: Nimbus, asked: Any, current: Any = None) -> Any:
+        made = content_of(self, asked, current)
         for hosts in others:
             self.update("flights", hosts=hosts)
         return made
@@ -502,3 +502,100 @@ def test_a_check_of_another_release_has_all_its_figures(nimbus: Nimbus) -> None:
     blank = {"unexpected": 0, "failures": 0, "last_failed": None, "said": None, "detail": {}}
     assert nimbus.flow("flights").problem is None
     assert nimbus.flow("flights").tasks[0].checks == {"gate/check": {"batches": 2, "rows": 9, **blank}}
+
+
+def test_a_setting_that_is_a_table_is_changed_by_its_entries(nimbus: Nimbus) -> None:
+    def spark() -> dict[str, Any]:
+        return dict(nimbus.registry.flow("flights").settings["spark"])
+
+    def rebalance(**table: str) -> None:
+        nimbus.rebalance("flights", settings={"spark": table}, wait_seconds=0)
+        nimbus.registry.fire()
+
+    nimbus.submit("flights", spark={"a": "1", "b": "1"})
+    rebalance(b="2", c="2")
+    nimbus.update("flights", spark={"c": "3"})
+    assert nimbus.registry.flow("flights").version.content.settings["spark"] == {"a": "1", "b": "1", "c": "3"}
+    assert spark() == {"a": "1", "b": "2", "c": "3"}
+    rebalance()
+    assert spark() == {}
+    rebalance(d="4")
+    assert spark() == {"d": "4"}
+    nimbus.update("flights", spark={"a": "5"})
+    assert spark() == {"a": "5", "d": "4"}
+    nimbus.update("flights", spark={})
+    assert spark() == {}
+    nimbus.update("flights", spark={"e": "6"})
+    assert spark() == {"e": "6"}
+
+
+def test_a_threshold_is_checked_beside_those_that_hold(nimbus: Nimbus) -> None:
+    nimbus.submit("flights", rebalance={"busy": 1.2})
+    with pytest.raises(SubmitError, match="busy below overloaded"):
+        nimbus.rebalance("flights", settings={"rebalance": {"overloaded": 1.1}})
+    nimbus.rebalance("flights", settings={"rebalance": {"idle": 0.3}}, wait_seconds=0)
+    nimbus.registry.fire()
+    assert nimbus.registry.flow("flights").settings["rebalance"] == {"busy": 1.2, "idle": 0.3}
+
+
+TWO = f"""{YAML}
+  - name: other
+    source:
+      json_files: {{path: data, schema: "id string, timestamp bigint, n bigint"}}
+    operations:
+      - persist: others
+"""
+
+
+def test_what_was_said_of_a_component_that_is_gone_stops_no_update(nimbus: Nimbus, file: Path) -> None:
+    file.write_text(TWO, "utf-8")
+    said: dict[str, Any] = {
+        "user_workers": [{"components": {"departures": 1, "other": 1}}],
+        "clustering": {"others": "id"},
+    }
+    nimbus.submit(file=file, parallelism={"others": 2, "departures": 3}, **said)
+    file.write_text(YAML, "utf-8")
+    with pytest.raises(SubmitError, match="Invalid component others"):
+        nimbus.update("delays", parallelism={"others": 4})
+    with pytest.raises(SubmitError, match="no query 'other'"):
+        nimbus.update("delays", user_workers=said["user_workers"])
+    with pytest.raises(SubmitError, match='no state "others"'):
+        nimbus.update("delays", clustering=said["clustering"])
+    nimbus.update("delays")
+    content = nimbus.registry.flow("delays").version.content
+    assert content.definition["asked"] == {"departures": 3}
+    assert content.settings["user_workers"] == [{"components": {"departures": 1}}]
+    assert "clustering" not in content.settings
+
+
+def test_what_a_rebalance_has_said_of_a_query_that_is_gone_stops_no_rollback(nimbus: Nimbus, file: Path) -> None:
+    nimbus.submit(file=file)
+    file.write_text(TWO, "utf-8")
+    nimbus.update("delays")
+    workers = [{"components": {"other": 1}}, {"components": {"departures": 1}}]
+    nimbus.rebalance("delays", settings={"user_workers": workers, "clustering": {"others": "id"}}, wait_seconds=0)
+    nimbus.registry.fire()
+    nimbus.roll_back("delays")
+    flow = nimbus.registry.flow("delays")
+    check_deployed(flow)
+    assert flow.settings["user_workers"] == [{"components": {"departures": 1}}]
+    assert "clustering" not in flow.settings
+
+
+def test_a_version_that_a_rebalance_does_not_fit_is_refused(nimbus: Nimbus) -> None:
+    nimbus.submit("flights", rebalance={"overloaded": 0.85})
+    nimbus.update("flights", rebalance={"overloaded": 1.5})
+    nimbus.rebalance("flights", settings={"rebalance": {"busy": 0.9}}, wait_seconds=0)
+    nimbus.registry.fire()
+    with pytest.raises(SubmitError, match="busy below overloaded"):
+        nimbus.roll_back("flights")
+    with pytest.raises(SubmitError, match="busy below overloaded"):
+        nimbus.update("flights", rebalance={"overloaded": 0.85})
+    assert nimbus.flow("flights").version == 2
+
+
+def test_a_flow_that_was_renamed_in_its_file_is_told_by_its_new_name(nimbus: Nimbus, file: Path) -> None:
+    nimbus.submit(file=file)
+    file.write_text(YAML.replace("flow: delays", "flow: delays_new"), "utf-8")
+    with pytest.raises(DeployError, match=r"(?s)delays.yaml holds the flow delays_new.*kill"):
+        nimbus.update("delays")

@@ -6,18 +6,19 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, make_url, text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Content
 from pipelines.nimbus.registry.registry import Registry
-from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.registry.store import Store, postgres
 
 
 class Proxy:
@@ -166,6 +167,44 @@ def test_a_server_that_cuts_connections_is_told_and_met_again(database: str) -> 
         read()
     assert Registry(store).flows() == []
     store.close()
+
+
+class CutOff:
+    """A connection to a pooler whose server is away: the login succeeds, and the first statement fails."""
+
+    autocommit = False
+
+    def __init__(self) -> None:
+        self._socket = socket.socketpair()[0]
+        self.fileno, self.close = self._socket.fileno, self._socket.close
+
+    def rollback(self) -> None:
+        pass
+
+    def add_notice_handler(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("way", ["read", "write"])
+def test_a_pooler_that_cuts_off_the_first_statement_is_told_as_not_now(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg")
+    engine = postgres(make_url("postgresql+psycopg://u@h/d"), 5)
+    event.listen(engine, "do_connect", lambda *_: CutOff())
+    monkeypatch.setattr(engine.dialect, "initialize", lambda _: None)
+
+    def cut(_: object) -> None:
+        raise OSError("server login has been failing, try again later")
+
+    monkeypatch.setattr(engine.dialect, "do_ping", cut)
+    store = Store(f"sqlite:///{tmp_path}/r.db")
+    monkeypatch.setattr(store, "engine", engine)
+    with (
+        pytest.raises(RegistryError, match=r"does not answer: .* cut off at its first statement"),
+        getattr(store, way)(),
+    ):
+        pass
 
 
 def test_what_is_wrong_with_a_statement_goes_on_as_it_is(store: Store) -> None:

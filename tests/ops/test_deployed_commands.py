@@ -382,3 +382,17 @@ def test_logs_of_another_machine_are_said_to_be_there(nimbus: FakeNimbus) -> Non
     assert "Nothing is logged about flights." in done.stderr
     assert "about flights of level error or worse" in run("logs", "flights", "--level", "error").stderr
     assert done.stdout == ""
+
+
+def test_a_setting_that_is_said_empty_is_passed_on(nimbus: FakeNimbus) -> None:
+    nimbus.flows["flights"] = flow("flights")
+    run("update", "flights", "--setting", "spark={}", "--setting", "message_timeout_seconds=null")
+    assert nimbus.asked[0] == ("update", "flights", {"spark": {}, "message_timeout_seconds": None})
+
+
+@pytest.mark.parametrize("setting", ["inactive=true", "flow=x", "self=x", "parallelism=3", "file=x", "colour=red"])
+def test_what_is_no_setting_becomes_no_other_argument(nimbus: FakeNimbus, setting: str) -> None:
+    done = CliRunner().invoke(app, ["submit", "flights", "--setting", setting])
+    assert done.exit_code == 1
+    assert f"unknown setting '{setting.partition('=')[0]}'" in re.sub(r"\s+", " ", done.output)
+    assert nimbus.asked == []

@@ -202,6 +202,7 @@ class Task(threading.Thread):
             self.lease = self._application.registry.leases.take(
                 name, self._application.holder, self._application.lease_seconds
             )
+            self.figures.last_error = None  # that it was held
         except LeaseHeldError as error:
             self.figures.last_error = shortened(str(error))
             self._leaving.wait(1.0)

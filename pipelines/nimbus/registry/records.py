@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,7 +96,9 @@ class DeployedFlow:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that hold now."""
-        return {**self.version.content.settings, **self.scale.settings}
+        both = merged(self.version.content.settings, self.scale.settings)
+        # An entry that a rebalance has taken away is None.
+        return {name: _present(value) if isinstance(value, Mapping) else value for name, value in both.items()}
 
     def with_content(self, content: Content, said: Request) -> DeployedFlow:
         """Return it with another content.
@@ -110,7 +112,11 @@ class DeployedFlow:
         kept = Request(
             scale.workers if said.workers is None else None,
             {component: number for component, number in there.items() if component not in said.parallelism},
-            {name: value for name, value in scale.settings.items() if name not in said.settings},
+            without_gone(
+                _unsaid(scale.settings, said.settings),
+                content.components,
+                query_of_task(content.definition.get("queries")).values(),
+            ),
         )
         return replace(self, version=replace(self.version, content=content), scale=kept)
 
@@ -183,6 +189,48 @@ class TaskBeat:
     token: int
     beat_at: float
     figures: Mapping[str, Any]
+
+
+def merged(before: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others on top: of a table its entries, and nothing of it under one that is empty."""
+    tables = {
+        name: {**before[name], **table}
+        for name, table in asked.items()
+        if table and isinstance(table, Mapping) and isinstance(before.get(name), Mapping)
+    }
+    return {**before, **asked, **tables}
+
+
+def without_gone(settings: Mapping[str, Any], components: Collection[str], queries: Collection[str]) -> dict[str, Any]:
+    """Return settings without what they say of components and queries that are gone."""
+    kept = dict(settings)
+    try:
+        if columns := settings.get("clustering"):
+            kept["clustering"] = {state: named for state, named in columns.items() if state in components}
+        if workers := settings.get("user_workers"):
+            parts = [{query: n for query, n in worker["components"].items() if query in queries} for worker in workers]
+            kept["user_workers"] = [
+                {**worker, "components": part} for worker, part in zip(workers, parts, strict=True) if part
+            ]
+    except (AttributeError, KeyError, TypeError):
+        # Of another release: it is told where it is used.
+        return dict(settings)
+    # One of which nothing is left says nothing. Empty from the start it says "none".
+    return {name: value for name, value in kept.items() if value or not settings[name]}
+
+
+def _present(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {entry: value for entry, value in table.items() if value is not None}
+
+
+def _unsaid(settings: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without those that are said, and of tables without the entries that are."""
+    unsaid = {name: value for name, value in settings.items() if name not in said}
+    for name, table in said.items():
+        held = settings.get(name)
+        if table and isinstance(table, Mapping) and isinstance(held, Mapping) and held.keys() - table.keys():
+            unsaid[name] = {entry: value for entry, value in held.items() if entry not in table}
+    return unsaid
 
 
 def flow_id(name: str, serial: int, submitted_at: float) -> str:

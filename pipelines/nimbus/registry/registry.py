@@ -27,6 +27,7 @@ from pipelines.nimbus.registry.records import (
     check_content,
     check_first,
     check_name,
+    merged,
     standing_columns,
     standing_of,
     version_of,
@@ -261,7 +262,7 @@ class Registry:
         """Write a step's outcome."""
         changes: dict[str, Any] = standing_columns(step.standing) if step.standing else {"due_at": None}
         if step.action is Action.REASSIGN and step.request is not None:
-            changes |= {"scale": _scaled(Request.from_json(row.scale), step.request).to_json(), "scratch": True}
+            changes |= {"scale": _scaled(self._read(connection, row), step.request).to_json(), "scratch": True}
         if step.action is Action.REMOVE:
             # The assignment stays as the flow's last one: a new submission of the name may use it again.
             changes = {"removed_at": self._clock(), "due_event": None, "due_at": None}
@@ -390,7 +391,12 @@ def _status(value: str | None) -> Status | None:
     return Status(value) if value else None
 
 
-def _scaled(scale: Request, request: Request) -> Request:
+def _scaled(flow: DeployedFlow, request: Request) -> Request:
     """Merge a further rebalance into what holds: the later word wins."""
+    scale, held = flow.scale, merged(flow.version.content.settings, flow.scale.settings)
+    # An empty table takes away each entry, the version's too: a later rebalance that sets one brings no other back.
+    asked = {
+        name: dict.fromkeys(held.get(name, {})) if value == {} else value for name, value in request.settings.items()
+    }
     parallelism: Mapping[str, int] = {**scale.parallelism, **request.parallelism}
-    return Request(request.workers or scale.workers, parallelism, {**scale.settings, **request.settings})
+    return Request(request.workers or scale.workers, parallelism, merged(scale.settings, asked))

@@ -24,6 +24,7 @@ from sqlalchemy.exc import (
     DisconnectionError,
     InterfaceError,
     InternalError,
+    InvalidRequestError,
     OperationalError,
     SQLAlchemyError,
     TimeoutError,
@@ -73,7 +74,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a transaction that only reads and waits for no writer. All that it reads is of one moment."""
-        with self._told(), self.engine.connect() as connection:
+        with self._told(), self._connect() as connection:
             if connection.dialect.name == "postgresql":
                 # By itself each statement would see what was committed since the one before.
                 connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -90,10 +91,17 @@ class Store:
         with (
             self._told(),
             self._turn(),
-            self.engine.connect().execution_options(writes=True) as connection,
+            self._connect().execution_options(writes=True) as connection,
             connection.begin(),
         ):
             yield connection
+
+    def _connect(self) -> Connection:
+        try:
+            return self.engine.connect()
+        except InvalidRequestError as error:
+            # SQLAlchemy's word, without a cause, where one new connection after the other fails when it is looked at.
+            raise DisconnectionError("each new connection was cut off at its first statement") from error
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import statistics
 import time
 from collections import deque
@@ -12,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from pipelines import logs
 from pipelines.causes import shortened
@@ -86,8 +86,11 @@ def _offset(value: Any) -> dict[str, Any]:
 
 
 def _path(described: str) -> str:
-    inside = described.split("[", 1)[1].rstrip("]")
-    return unquote(inside.removeprefix("file:").replace("///", "/", 1)) if inside.startswith("file:") else inside
+    kind, inside = described.removesuffix("]").split("[", 1)
+    if kind == "FileStreamSource":
+        inside = re.sub(r"\\(.)", r"\1", inside)  # as `literal_path` has escaped it
+    # A path's text, no URL: nothing in it is quoted.
+    return inside.removeprefix("file:").replace("///", "/", 1) if inside.startswith("file:") else inside
 
 
 def _files(path: str, log: Place, listing: int) -> int:
@@ -254,6 +257,8 @@ class TaskFigures:
             return
         self._progress = json.loads(progress.json())
         self._counted_at = time.monotonic()
+        # Of this run of the query: a trigger has ended well, be it without a batch.
+        self.last_error = None
         try:
             self.backlog = waiting(self._progress, checkpoint)
         except StoreError as error:
@@ -299,7 +304,7 @@ class TaskFigures:
             "rows_per_second": round(self.rows_per_second, 1),
             "batch_seconds": round(self._seconds[-1], 3) if self._seconds else None,
             "median_batch_seconds": round(statistics.median(self._seconds), 3) if self._seconds else None,
-            "last_batch_seconds": [round(seconds, 3) for seconds in self._seconds],
+            "last_batch_seconds": [round(seconds, 3) for seconds in list(self._seconds)],
             "trigger_seconds": self._trigger,
             "lag_seconds": round(time.time() - self._behind_since, 1) if self._behind_since else 0.0,
             "backlog": self.backlog,
@@ -310,7 +315,7 @@ class TaskFigures:
             "skew": round(skew_of(self._partition_rows), 2) if any(self._partition_rows) else None,
             "partitions": max((int(operator["numShufflePartitions"]) for operator in operators), default=None),
             "quarantined": self._quarantined,
-            "checks": {name: asdict(figures) for name, figures in self._checks.items()},
+            "checks": {name: asdict(figures) for name, figures in list(self._checks.items())},
             "gates": [_without_rows(gate) for gate in last.gates] if last else [],
             "last_error": self.last_error,
             "last_batch_at": self._ends[-1][0] if self._ends else None,
