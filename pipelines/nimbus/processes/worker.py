@@ -81,7 +81,7 @@ class WorkerProcess:
         settings: Nimbus' settings.
         supervisor, port: The slot.
         life: What tells this process from others that had the slot.
-        spark: What was up before, of a standby.
+        imported: The code of this process, as it was when it was imported.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class WorkerProcess:
         supervisor: str,
         port: int,
         life: str,
-        spark: SparkSession | None = None,
+        imported: ImportedCode | None = None,
     ) -> None:
-        self._store, self._settings, self._given = store, settings, spark
+        self._store, self._settings = store, settings
         self._registry, self._places = Registry(store), Places(store)
         self._life = life
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
@@ -101,7 +101,7 @@ class WorkerProcess:
         self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
         self._failed: dict[int, tuple[int, float]] = {}
         """By flow how often in a row it could not be loaded, and when that is tried again."""
-        self._imported = ImportedCode()
+        self._imported = imported or ImportedCode()
         self._needs_other_code: set[int] = set()
         """Flows that could not be loaded, after code that is imported here was changed."""
         self._ran: set[int] = set()
@@ -117,8 +117,11 @@ class WorkerProcess:
         self.ending, self._ended = threading.Event(), threading.Event()
         self._memory: tuple[float, int] = (0.0, 0)
 
-    def run(self) -> None:
+    def run(self, spark: SparkSession | None = None) -> None:
         """Run until the slot is empty, or a signal ends it.
+
+        Args:
+            spark: What was up before, of a standby.
 
         Raises:
             LeaseHeldError: Another process has the slot.
@@ -130,7 +133,7 @@ class WorkerProcess:
         # Not before the slot is its own: who finds it taken must not hide the one that has it.
         Life(self._settings, *self._slot).begun(self._life)
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
-        spark = self._given or spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", self._flows().values())
+        spark = spark or spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", self._flows().values())
         threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
         self._application = Application(
             spark,
@@ -143,20 +146,28 @@ class WorkerProcess:
             Admission(_BATCHES_PER_CORE * len(os.sched_getaffinity(0))),
         )
         logger.info("worker up", supervisor=self._slot[0], port=self._slot[1], pid=os.getpid())
-        endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
-        self._server = Server(spark, endpoint)
-        self._server.start()
-        # The catalog's code as it is when it is imported.
-        self._imported.look()
-        while not (self._round(spark) and self._server.end_if_idle()):
-            time.sleep(self._settings.beat_seconds / 2)
-        self._server.stop()
+        if self._imported.has_changed():
+            # A standby, or what took long to start, may be older than an update that is to take what is there now.
+            logger.info("worker restarts for changed code")
+        else:
+            self._serve(spark)
         self._ended.set()
         try:
             self._registry.leases.release(self._slot_lease)
         except RegistryError as error:
             logger.warning("slot not given back: its lease runs out", reason=str(error))
         logger.info("worker ends", supervisor=self._slot[0], port=self._slot[1])
+
+    def _serve(self, spark: SparkSession) -> None:
+        """Run what is in the slot, and take requests, until there is nothing left to do."""
+        endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
+        self._server = Server(spark, endpoint)
+        self._server.start()
+        # The code of TRIDELTA_FLOWS as it is when it is imported.
+        self._imported.look()
+        while not (self._round(spark) and self._server.end_if_idle()):
+            time.sleep(self._settings.beat_seconds / 2)
+        self._server.stop()
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
@@ -547,19 +558,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--life", required=True)
     chosen = parser.parse_args(arguments)
     settings = NimbusSettings.from_environment()
+    imported = ImportedCode()
+    imported.look()
     port, life, spark = chosen.port, chosen.life, None
     if chosen.standby:
-        order, spark = _stand_by(settings, chosen.supervisor, life, chosen.lake)
+        order, spark = _stand_by(settings, chosen.supervisor, life, chosen.lake, imported)
         port, life = order.port, order.life
     _log(settings, chosen.supervisor, port)
     watch_registry()
     # Its supervisor has brought the tables to their form.
     store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2, migrate=False)
-    worker = WorkerProcess(store, settings, chosen.supervisor, port, life, spark)
+    worker = WorkerProcess(store, settings, chosen.supervisor, port, life, imported)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.ending.set())
     try:
-        worker.run()
+        worker.run(spark)
     except LeaseHeldError as error:
         logger.error("slot is taken", reason=str(error))
         sys.exit(1)
@@ -573,7 +586,9 @@ def main(arguments: list[str] | None = None) -> None:
     os._exit(0)
 
 
-def _stand_by(settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str]) -> tuple[Order, SparkSession]:
+def _stand_by(
+    settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str], imported: ImportedCode
+) -> tuple[Order, SparkSession]:
     """Have Spark up, and wait for an order; what is printed from then on goes to the slot's file."""
     from pipelines.nimbus.telemetry.log_files import configure
 
@@ -581,6 +596,7 @@ def _stand_by(settings: NimbusSettings, supervisor: str, life: str, lakes: Seque
     try:
         spark = spark_of(settings, f"{supervisor} standby", lakes=lakes)
         warm_up(spark)
+        imported.look()
         ordered = threading.Event()
         threading.Thread(target=_end_with_jvm, args=(ordered,), name="jvm", daemon=True).start()
         logger.info("standby up", supervisor=supervisor, pid=os.getpid())
