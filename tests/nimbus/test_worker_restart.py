@@ -14,7 +14,8 @@ from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import DeployError, RegistryError
 from pipelines.nimbus.processes.standby import Order
-from pipelines.nimbus.processes.worker import WorkerProcess, main
+from pipelines.nimbus.processes.worker import WorkerProcess, asked_of, main
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -105,6 +106,78 @@ def test_while_a_request_is_under_way_flows_go_on_as_they_are(registry: Registry
     worker._follow(flows)
     assert worker.ending.is_set()
     assert [task.told[-1] for task in tasks.values()] == ["leave", "leave"]
+
+
+CLUSTER = "spark://cluster:7077"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["while it runs", "while Spark starts"])
+@pytest.mark.parametrize(
+    ("own", "asked", "ends"),
+    [
+        ("", Request(settings={"spark": {"spark.driver.memory": "8g"}}), True),
+        ("", Request(settings={"master": CLUSTER}), True),
+        (CLUSTER, Request(parallelism={"q": 8}), True),
+        (CLUSTER, Request(settings={"trigger_seconds": 1}), False),
+        ("", Request(parallelism={"q": 800}), False),
+    ],
+)
+def test_a_rebalance_that_asks_for_another_spark_restarts_the_worker(
+    registry: Registry,
+    worker: WorkerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    own: str,
+    asked: Request,
+    ends: bool,
+    late: bool,
+) -> None:
+    def load(*_: object) -> object:
+        raise DeployError("a", "its module does not import")
+
+    def look() -> bool:
+        flow = registry.flow("a")
+        worker._revisions[flow.serial] = 1
+        worker._follow({(flow.serial, 1): flow})
+        return worker.ending.is_set()
+
+    monkeypatch.setattr(deployed, "load", load)
+    monkeypatch.setenv("TRIDELTA_SPARK_MASTER", own)
+    server = FakeServer(busy=True)
+    worker._server = server  # type: ignore[assignment]
+    worker._asked = asked_of([registry.submit("a", content("a"))])
+    if not late:
+        assert not look()
+    registry.rebalance("a", asked, wait_seconds=0)
+    registry.fire()
+    # A request that is under way is not cut off.
+    assert not look()
+    assert server.refuses is ends
+    server.busy = False
+    assert look() is ends
+
+
+def test_a_flow_that_leaves_for_a_spark_of_its_own_restarts_nobody(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = replace(content("b"), settings={"application": "x", "spark": {"spark.driver.memory": "8g"}})
+    for name in ("a", "b"):
+        registry.submit(name, named)
+    monkeypatch.setattr(worker, "_begin", lambda *_: None)
+    worker._server = FakeServer()  # type: ignore[assignment]
+    worker._asked = asked_of(registry.flows())
+
+    def look() -> bool:
+        worker._follow({(flow.serial, 1): flow for flow in registry.flows()})
+        return worker.ending.is_set()
+
+    assert not look()
+    registry.rebalance("a", Request(settings={"application": "y", "master": CLUSTER}), wait_seconds=0)
+    registry.fire()
+    assert not look()
+    registry.kill("b", wait_seconds=0)
+    registry.fire()
+    # It has stayed behind, alone.
+    assert look()
 
 
 def test_a_worker_that_is_told_to_end_does_so_without_the_registry(

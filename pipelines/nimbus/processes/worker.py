@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pipelines import logs
@@ -41,6 +42,7 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -102,6 +104,11 @@ class WorkerProcess:
         self._failed: dict[int, tuple[int, float]] = {}
         """By flow how often in a row it could not be loaded, and when that is tried again."""
         self._imported = imported or ImportedCode()
+        self._asked = asked_of(())
+        """What its Spark was made of; a standby's of what nobody asks for."""
+        self._scales: dict[int, Request] | None = None
+        """By flow the scale that it had when its Spark was last compared with what is asked for."""
+        self._needs_other_spark = False
         self._needs_other_code: set[int] = set()
         """Flows that could not be loaded, after code that is imported here was changed."""
         self._ran: set[int] = set()
@@ -133,7 +140,10 @@ class WorkerProcess:
         # Not before the slot is its own: who finds it taken must not hide the one that has it.
         Life(self._settings, *self._slot).begun(self._life)
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
-        spark = spark or spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", self._flows().values())
+        if spark is None:
+            flows = [*self._flows().values()]
+            self._asked = asked_of(flows)
+            spark = spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", flows)
         threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
         self._application = Application(
             spark,
@@ -218,6 +228,7 @@ class WorkerProcess:
         """Begin, drain and drop tasks."""
         here = {flow.serial: flow for flow in flows.values()}
         held = self._restart_for(list(here.values()))
+        self._restart_for_other_spark(here)
         for key, task in self._tasks.items():
             if key in flows:
                 self._steer(task, flows[key], held)
@@ -264,6 +275,25 @@ class WorkerProcess:
             logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
         self.ending.set()
         return set()
+
+    def _restart_for_other_spark(self, here: Mapping[int, DeployedFlow]) -> None:
+        """End where a rebalance asks for another Spark than the one that is up, once no request is under way."""
+        scales = {serial: flow.scale for serial, flow in here.items()}
+        if self._scales is not None and all(
+            self._scales.get(serial, scale) == scale for serial, scale in scales.items()
+        ):
+            self._scales = scales
+        elif len(_applications(flows := _readable(here.values()))) <= 1:
+            # Of several one leaves for a slot of its own.
+            self._scales = scales
+            self._needs_other_spark = self._needs_other_spark or asked_of(flows) != self._asked
+        if self._needs_other_spark and self._server is not None and not self.ending.is_set():
+            self._server.refuse()
+            if not self._server.busy:
+                logger.info(
+                    "worker restarts for other Spark settings", flows=sorted(flow.name for flow in here.values())
+                )
+                self.ending.set()
 
     def _restart_for_other_code(self, here: Mapping[int, DeployedFlow]) -> None:
         """End where only another process can load what is to run.
@@ -470,20 +500,13 @@ def spark_of(
     from pipelines.spark.session import cores, is_local, spark_session
 
     # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
-    here = [flow for flow in flows if _readable(flow)]
+    here = _readable(flows)
     # A session that starts before a place on S3 was named cannot read it.
     own = FlowSettings.from_environment().lake_root
     for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
         any_folder(root, "the lake")
-    wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
-    if len({deployed.application_of(flow) for flow in here}) > 1:
-        # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
-        own_settings = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
-    else:
-        own_settings = here
-    chosen = [flow.settings["master"] for flow in own_settings if flow.settings.get("master")]
-    master = chosen[0] if chosen else own_master()
-    most = max(wanted, default=0)
+    master, asked = asked_of(here)
+    most = _most_partitions(here)
     if is_local(master) and most > cores(master):
         master = f"local[{most}]"
     conf: dict[str, str] = {
@@ -493,11 +516,31 @@ def spark_of(
         # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
         "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     }
-    if most and not is_local(master):
-        conf |= {"spark.cores.max": str(most)}
-    for flow in own_settings:
-        conf |= spark_values(flow.settings.get("spark", {}))
-    return spark_session(f"tridelta {name}", master=master, conf=conf)
+    return spark_session(f"tridelta {name}", master=master, conf=conf | spark_values(asked))
+
+
+def asked_of(flows: Iterable[DeployedFlow]) -> tuple[str, dict[str, object]]:
+    """Return the master and the Spark settings that the flows of a slot ask for."""
+    from pipelines.spark.session import is_local
+
+    here = own = _readable(flows)
+    if len(_applications(here)) > 1:
+        # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
+        own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
+    master = next((flow.settings["master"] for flow in own if flow.settings.get("master")), own_master())
+    most = _most_partitions(here)
+    conf: dict[str, object] = {"spark.cores.max": most} if most and not is_local(master) else {}
+    for flow in own:
+        conf |= flow.settings.get("spark", {})
+    return master, conf
+
+
+def _applications(flows: Iterable[DeployedFlow]) -> set[str]:
+    return {deployed.application_of(flow) for flow in flows}
+
+
+def _most_partitions(flows: Iterable[DeployedFlow]) -> int:
+    return max((query.partitions or 0 for flow in flows for query in deployed.queries_of(flow)), default=0)
 
 
 def _outdated(task: Task, flow: DeployedFlow) -> bool:
@@ -513,12 +556,14 @@ def _query_of(flow: DeployedFlow, task: int) -> deployed.DeployedQuery | None:
         return None
 
 
-def _readable(flow: DeployedFlow) -> bool:
-    try:
-        deployed.check_deployed(flow)
-    except NimbusError:
-        return False
-    return True
+def _readable(flows: Iterable[DeployedFlow]) -> list[DeployedFlow]:
+    """Return the flows whose version this release can read."""
+    readable = []
+    for flow in flows:
+        with suppress(NimbusError):
+            deployed.check_deployed(flow)
+            readable.append(flow)
+    return readable
 
 
 def _lives(spark: SparkSession) -> bool:
