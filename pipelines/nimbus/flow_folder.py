@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +207,8 @@ class FlowFolder:
             "application": WATCHED,
             "owner": self._owner,
         }
-        self._adopted = False
+        self._adopted: bool | None = None
+        """Whether it knows all that it has deployed; None: it has not looked yet."""
         self.deployed: dict[str, _WatchedFlow] = {}
         """By flow; those that are being removed are among them."""
         self._reporter = _FolderLog()
@@ -229,17 +230,24 @@ class FlowFolder:
         self._settle()
         return self._reporter.take()
 
+    @property
+    def is_empty(self) -> bool:
+        """Check whether none of its flows is deployed any more."""
+        return not self.deployed and self._adopted is not False
+
     def stop(self) -> list[Happening]:
         """Have all flows drained and removed; `deployed` says which are not yet. Raises as `look`."""
+        if not self._adopted:
+            self._adopt()
         for name, entry in self.deployed.items():
             self._remove(name, entry)
         self._settle()
         return self._reporter.take()
 
     def _adopt(self) -> None:
-        """Take over what an earlier watch of this folder has deployed and could not remove."""
+        """Take over what an earlier watch of this folder, or a call that was cut off, has deployed."""
         for flow in self._nimbus.cluster().flows:
-            if flow.settings.get("owner") == self._owner:
+            if flow.settings.get("owner") == self._owner and flow.name not in self.deployed:
                 file = Path(self._nimbus.versions(flow.name)[-1].content.definition["file"])
                 awaited = STOPPED if flow.status == Status.KILLED else STARTED
                 self.deployed[flow.name] = _WatchedFlow(FlowFile(file, ""), awaited)
@@ -280,13 +288,17 @@ class FlowFolder:
             if known is None:
                 self._refuse_others(name)
             Changeover(self._nimbus.lake, as_topology(file.flow)).check()
-            seen, done = self._nimbus.deploy(name, file=file.path, **self._settings)
+            seen, _ = self._nimbus.deploy(name, file=file.path, **self._settings)
         except RegistryError:
+            # It may be done all the same.
+            self._adopted = False
+            if known is not None:
+                known.file = replace(known.file, digest="")
             raise
         except Exception as error:
             self._not_changed(name, file, error, final=isinstance(error, FINAL))
             return
-        changed = known is not None and known.version and done == "updated"
+        changed = known is not None and known.version and known.version != seen.version
         former = known.former or (None if known.awaited else known) if known and changed else None
         self.deployed[name] = _WatchedFlow(file, CHANGED if changed else STARTED, seen.version, former, seen.problem)
 
@@ -297,9 +309,9 @@ class FlowFolder:
 
     def _remove(self, name: str, entry: _WatchedFlow) -> None:
         if entry.awaited != STOPPED:
-            entry.awaited = STOPPED
             with suppress(NotAliveError):
                 self._nimbus.kill(name)
+            entry.awaited = STOPPED
 
     def _settle(self) -> None:
         """Report what has become of the flows, and bring the former version of those back whose change cannot run."""
@@ -310,6 +322,9 @@ class FlowFolder:
                 self._reporter.tell(STOPPED, name, entry.file)
             elif entry.awaited == STOPPED:
                 continue
+            elif entry.former is not None and seen[name].version != entry.version:
+                # It was rolled back, and the answer was cut off.
+                self.deployed[name] = _WatchedFlow(entry.former.file, STARTED, seen[name].version, entry.former)
             elif seen[name].running:
                 self._runs(name, entry, seen[name])
             elif reason := _trouble(seen[name], entry.problem):
@@ -415,7 +430,7 @@ def watch(folder: FlowFolder, supervisor: SupervisorProcess, *, poll_seconds: fl
         supervisor: It supervises this host's slots meanwhile, unless another process does.
     """
     own = False
-    while not (supervisor.ending.is_set() and not folder.deployed and not supervisor.empties):
+    while not (supervisor.ending.is_set() and folder.is_empty and not supervisor.empties):
         try:
             own = own or supervisor.stand_in()
             (folder.stop if supervisor.ending.is_set() else folder.look)()

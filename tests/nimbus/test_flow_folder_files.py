@@ -15,7 +15,7 @@ from pipelines import Lake
 from pipelines.errors import LostRowsError, MissingPathError
 from pipelines.flowmix import load_flow
 from pipelines.nimbus import flow_folder
-from pipelines.nimbus.errors import NotAliveError, NoTransitionError
+from pipelines.nimbus.errors import NotAliveError, NoTransitionError, RegistryError
 from pipelines.nimbus.flow_folder import FlowFolder
 from pipelines.nimbus.registry.records import Content, Version
 from pipelines.nimbus.status import ClusterStatus, FlowStatus
@@ -39,15 +39,21 @@ class Deployed:
         self.lake, self.log, self.fails = lake, [], []
         self.flows: dict[str, FlowStatus] = {}
         self.texts: dict[str, dict[int, Path]] = {}
+        self.labels: dict[str, dict[int, str]] = {}
 
     def deploy(self, name: str, *, file: Path, **settings: Any) -> tuple[FlowStatus, str]:
         verb = "update" if name in self.flows else "submit"
-        self.log.append((verb, name, load_flow(file).streams["s"].operations[0].label))
+        label, labels = load_flow(file).streams["s"].operations[0].label, self.labels.setdefault(name, {})
+        if name in self.flows and labels.get(self.version(name)) == label:
+            return self.flows[name], "unchanged"
+        self.log.append((verb, name, label))
         self.texts.setdefault(name, {})[self.version(name) + 1] = file
+        labels[self.version(name) + 1] = label
         return self._put(name, settings), {"submit": "submitted", "update": "updated"}[verb]
 
     def roll_back(self, name: str, to: int) -> FlowStatus:
         self.log.append(("roll back", name, to))
+        self.labels[name][self.version(name) + 1] = self.labels[name][to]
         return self._put(name, self.flows[name].settings)
 
     def version(self, name: str) -> int:
@@ -62,6 +68,7 @@ class Deployed:
         return self.flows[name]
 
     def kill(self, name: str) -> None:
+        self.flow(name)
         self.log.append(("kill", self.flows.pop(name).name))
 
     def dies(self, name: str, reason: str) -> None:
@@ -109,6 +116,19 @@ def write(flows: Path, file: str, name: str, least: int = 0) -> None:
 
 def watched(streams: Any, flows: Path) -> FlowFolder:
     return FlowFolder(streams, flows, settle_seconds=0)
+
+
+def cut_off(streams: Deployed, call: str, *, done: bool = True) -> None:
+    """The answer to the next call is cut off; what it asks for is done, or not."""
+    made = getattr(streams, call)
+
+    def once(*args: Any, **options: Any) -> None:
+        delattr(streams, call)
+        if done:
+            made(*args, **options)
+        raise RegistryError("postgresql://x", "does not answer")
+
+    setattr(streams, call, once)
 
 
 def running(folder: FlowFolder) -> set[str]:
@@ -336,6 +356,76 @@ def test_a_folder_that_is_gone_for_a_while_stops_nothing(streams: Deployed, flow
         watched(streams, flows / "none")
 
 
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_removal_whose_answer_was_cut_off_is_asked_for_again(
+    streams: Deployed, flows: Path, ends: bool, done: bool
+) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    if not ends:
+        (flows / "a.yaml").unlink()
+    cut_off(streams, "kill", done=done)
+    look = folder.stop if ends else folder.look
+    with pytest.raises(RegistryError):
+        look()
+    assert what(look()) == [("stopped", "first")]
+    assert (streams.flows, folder.deployed) == ({}, {})
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_flow_whose_submission_was_cut_off_is_the_watchs_own(streams: Deployed, flows: Path, done: bool) -> None:
+    folder = watched(streams, flows)
+    folder.look()
+    write(flows, "a.yaml", "first")
+    cut_off(streams, "deploy", done=done)
+    with pytest.raises(RegistryError):
+        folder.look()
+    assert what(folder.look()) == [("started", "first")]
+    write(flows, "a.yaml", "first", least=5)
+    assert what(folder.look()) == [("changed", "first")]
+    assert streams.news()[-1] == ("update", "first", "filter v > 5")
+    assert what(folder.stop()) == [("stopped", "first")]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_change_whose_answer_was_cut_off_is_rolled_back_too(streams: Deployed, flows: Path, back: bool) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.fails = [MissingPathError("s", "in")]
+    cut_off(streams, "deploy")
+    with pytest.raises(RegistryError):
+        folder.look()
+    streams.news()
+    if back:
+        # Its author has taken it back meanwhile.
+        write(flows, "a.yaml", "first")
+        assert what(folder.look()) == [("changed", "first")]
+        assert streams.news() == [("update", "first", "filter v > 0")]
+    else:
+        assert what(folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
+        assert streams.news() == [("roll back", "first", 1)]
+
+
+def test_a_roll_back_whose_answer_was_cut_off_is_no_change(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.fails = [MissingPathError("s", "in")]
+    cut_off(streams, "roll_back")
+    with pytest.raises(RegistryError):
+        folder.look()
+    streams.news()
+    # The file still says so: it is tried again.
+    streams.fails = [MissingPathError("s", "in")]
+    assert what(folder.look() + folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
+    assert streams.news() == [("update", "first", "filter v > 5"), ("roll back", "first", 1)]
+
+
 class Keeper:
     """Stands for a supervisor."""
 
@@ -366,6 +456,18 @@ def test_the_end_drains_all(streams: Deployed, flows: Path) -> None:
     assert streams.news()[-1] == ("kill", "first")
     assert folder.deployed == {}
     assert (keeper.log[0], keeper.log[-1], set(keeper.log[1:-1])) == ("stands in", "ends", {"looks"})
+
+
+def test_the_end_drains_a_flow_whose_submission_was_cut_off(streams: Deployed, flows: Path) -> None:
+    folder, keeper = watched(streams, flows), Keeper()
+    write(flows, "a.yaml", "first")
+    cut_off(streams, "deploy")
+    with pytest.raises(RegistryError):
+        folder.look()
+    keeper.ending.set()
+    flow_folder.watch(folder, keeper, poll_seconds=0.01)
+    assert streams.news()[-1] == ("kill", "first")
+    assert streams.flows == {}
 
 
 def test_a_watch_goes_on_where_another_supervisor_has_taken_its_name(streams: Deployed, flows: Path) -> None:

@@ -220,6 +220,28 @@ def test_a_task_in_a_slot_that_its_supervisor_no_longer_offers_is_not_waited_for
     assert cluster.places_of("a") == {("s1", 3 - port): (1,)}
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["never", "once"])
+def test_flows_stay_beside_one_that_does_not_begin_in_their_process(cluster: Cluster, before: bool) -> None:
+    """It cannot be loaded, or waits for a lease. Another slot would stop the others in mid-batch, and mend nothing."""
+    cluster.supervisors(s1=[1, 2])
+    good, broken = cluster.submit("good", queries=2), cluster.submit("broken")
+    cluster.look()
+    if before:
+        cluster.beat(broken)
+    places = cluster.places_of("good")
+    for _ in range(40):
+        cluster.supervisors(s1=[1, 2])
+        cluster.beat(good, tasks={1})
+        cluster.look()
+        assert cluster.places_of("good") == places
+        assert cluster.places_of("broken").keys() == places.keys()
+    # Once none of them beats, the process is dead.
+    for _ in range(26):
+        cluster.supervisors(s1=[1, 2])
+        cluster.look()
+    assert cluster.places_of("good").keys() == cluster.places_of("broken").keys() != places.keys()
+
+
 def test_a_rebalance_goes_on_when_all_have_drained(cluster: Cluster) -> None:
     cluster.supervisors(s1=[1, 2], s2=[1, 2])
     flow = cluster.submit("a", queries=2)

@@ -13,11 +13,15 @@ import pytest
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import DeployError, RegistryError
-from pipelines.nimbus.processes.worker import WorkerProcess
+from pipelines.nimbus.processes.standby import Order
+from pipelines.nimbus.processes.worker import WorkerProcess, asked_of, main
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
+
+MODULE = "pipelines.nimbus.processes.worker"
 
 
 @dataclass
@@ -26,14 +30,16 @@ class FakeServer:
 
     busy: bool = False
     refuses: bool = False
+    started: bool = False
 
     def refuse(self) -> None:
         self.refuses = True
 
     def start(self) -> None:
-        """As a server's."""
+        self.started = True
 
-    stop = start
+    def stop(self) -> None:
+        """As a server's."""
 
     def end_if_idle(self) -> bool:
         return not self.busy
@@ -76,6 +82,13 @@ def worker(registry: Registry, tmp_path: Path) -> WorkerProcess:
     return WorkerProcess(Store(f"sqlite:///{tmp_path}/registry.db"), NimbusSettings(tmp_path / "nimbus"), "s1", 1, "x")
 
 
+def has_spark(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+    """Its Spark and its server are none."""
+    monkeypatch.setattr(f"{MODULE}.Server", lambda *_: server)
+    monkeypatch.setattr(f"{MODULE}._lives", lambda _: True)
+    monkeypatch.setattr(WorkerProcess, "_end_with_jvm", lambda _: None)
+
+
 def test_while_a_request_is_under_way_flows_go_on_as_they_are(registry: Registry, worker: WorkerProcess) -> None:
     first, neighbour = registry.submit("a", content("a")), registry.submit("b", content("b"))
     tasks = {(flow.serial, 1): FakeTask(flow) for flow in (first, neighbour)}
@@ -95,17 +108,85 @@ def test_while_a_request_is_under_way_flows_go_on_as_they_are(registry: Registry
     assert [task.told[-1] for task in tasks.values()] == ["leave", "leave"]
 
 
+CLUSTER = "spark://cluster:7077"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["while it runs", "while Spark starts"])
+@pytest.mark.parametrize(
+    ("own", "asked", "ends"),
+    [
+        ("", Request(settings={"spark": {"spark.driver.memory": "8g"}}), True),
+        ("", Request(settings={"master": CLUSTER}), True),
+        (CLUSTER, Request(parallelism={"q": 8}), True),
+        (CLUSTER, Request(settings={"trigger_seconds": 1}), False),
+        ("", Request(parallelism={"q": 800}), False),
+    ],
+)
+def test_a_rebalance_that_asks_for_another_spark_restarts_the_worker(
+    registry: Registry,
+    worker: WorkerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    own: str,
+    asked: Request,
+    ends: bool,
+    late: bool,
+) -> None:
+    def load(*_: object) -> object:
+        raise DeployError("a", "its module does not import")
+
+    def look() -> bool:
+        flow = registry.flow("a")
+        worker._revisions[flow.serial] = 1
+        worker._follow({(flow.serial, 1): flow})
+        return worker.ending.is_set()
+
+    monkeypatch.setattr(deployed, "load", load)
+    monkeypatch.setenv("TRIDELTA_SPARK_MASTER", own)
+    server = FakeServer(busy=True)
+    worker._server = server  # type: ignore[assignment]
+    worker._asked = asked_of([registry.submit("a", content("a"))])
+    if not late:
+        assert not look()
+    registry.rebalance("a", asked, wait_seconds=0)
+    registry.fire()
+    # A request that is under way is not cut off.
+    assert not look()
+    assert server.refuses is ends
+    server.busy = False
+    assert look() is ends
+
+
+def test_a_flow_that_leaves_for_a_spark_of_its_own_restarts_nobody(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = replace(content("b"), settings={"application": "x", "spark": {"spark.driver.memory": "8g"}})
+    for name in ("a", "b"):
+        registry.submit(name, named)
+    monkeypatch.setattr(worker, "_begin", lambda *_: None)
+    worker._server = FakeServer()  # type: ignore[assignment]
+    worker._asked = asked_of(registry.flows())
+
+    def look() -> bool:
+        worker._follow({(flow.serial, 1): flow for flow in registry.flows()})
+        return worker.ending.is_set()
+
+    assert not look()
+    registry.rebalance("a", Request(settings={"application": "y", "master": CLUSTER}), wait_seconds=0)
+    registry.fire()
+    assert not look()
+    registry.kill("b", wait_seconds=0)
+    registry.fire()
+    # It has stayed behind, alone.
+    assert look()
+
+
 def test_a_worker_that_is_told_to_end_does_so_without_the_registry(
     registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def down(*_: object) -> None:
         raise RegistryError("x", "does not answer", hint="")
 
-    module = "pipelines.nimbus.processes.worker"
-    monkeypatch.setattr(f"{module}.Server", lambda *_: FakeServer())
-    monkeypatch.setattr(f"{module}._lives", lambda _: True)
-    monkeypatch.setattr(worker, "_end_with_jvm", lambda: None)
-    monkeypatch.setattr(worker, "_given", object())
+    has_spark(monkeypatch, FakeServer())
     monkeypatch.setattr(worker, "_flows", down)
     monkeypatch.setattr(worker._registry.leases, "release", down)
     task = FakeTask(registry.submit("a", content("a")))
@@ -113,8 +194,38 @@ def test_a_worker_that_is_told_to_end_does_so_without_the_registry(
     assert not worker._round(None)  # type: ignore[arg-type]
     assert task.told == []
     worker.ending.set()
-    worker.run()
+    worker.run(object())  # type: ignore[arg-type]
     assert task.told == ["leave"]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_standby_that_is_older_than_its_code_serves_nobody(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: bool
+) -> None:
+    """An update came while it waited: its slot gets a process that imports what is there now."""
+    file = tmp_path / f"imported_before_{changed}.py"
+    file.write_text("BOUND = 1800\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module(file.stem)
+    server, ends = FakeServer(), []
+
+    def stand_by(*_: object) -> tuple[Order, object]:
+        if changed:
+            file.write_text("BOUND = 900\n")
+        return Order(1, "x"), object()
+
+    has_spark(monkeypatch, server)
+    monkeypatch.setenv("TRIDELTA_REGISTRY", registry._store.url)
+    monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / "nimbus"))
+    for name in ("_log", "watch_registry", "kill_jvm", "signal.signal"):
+        monkeypatch.setattr(f"{MODULE}.{name}", lambda *_: None)
+    monkeypatch.setattr(f"{MODULE}._stand_by", stand_by)
+    monkeypatch.setattr(f"{MODULE}.os._exit", ends.append)
+    main(["--supervisor", "s1", "--standby", "--life", "x"])
+    assert server.started is not changed
+    # Its supervisor starts another at once.
+    assert ends == [0]
+    assert registry.leases.holder("slot:s1:1") is None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +257,7 @@ def test_whatever_a_flow_brings_about_is_its_own_problem(
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The worker's time, in its only item."""
     now = [1_000.0]
-    monkeypatch.setattr("pipelines.nimbus.processes.worker.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now[0])
     return now
 
 

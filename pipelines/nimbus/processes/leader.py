@@ -248,13 +248,32 @@ class Leader:
                 members.setdefault(application[flow.serial], []).append(flow)
         records, beat_at = self._places.assignments(), self._places.all_beats()
         kept = {(beat.supervisor, port) for beat in supervisors if beat.supervisor in alive for port in beat.ports}
-        dead = {flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), kept) for flow in flows}
+        # A process whose flows beat lives. What does not begin in it cannot be loaded, or waits for a lease: another slot, to
+        # which all flows of the application would go along, mends neither.
+        living = kept & {
+            (worker.supervisor, worker.port)
+            for serial, record in records.items()
+            for worker in record.workers
+            for task in worker.tasks
+            if now - beat_at.get(serial, {}).get(task, float("-inf")) <= self._settings.task_timeout_seconds
+        }
+        dead = {
+            flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), kept, living)
+            for flow in flows
+        }
         return _Look(alive, members, application, records, dead, UsedSlots(supervisors, records, now))
 
-    def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], kept: Container[Slot]) -> set[int]:
+    def _dead(
+        self,
+        record: AssignmentRecord | None,
+        beat_at: Mapping[int, float],
+        kept: Container[Slot],
+        living: Container[Slot],
+    ) -> set[int]:
         """Return silent tasks, to be placed again (Nimbus rules 5.1.3).
 
-        One in a slot that a living supervisor offers is started there again: it has the time of a launch for it.
+        One in a slot that a living supervisor offers is started there again: it has the time of a launch for it. In a process
+        that lives none is dead.
         """
         launch, now = self._settings.task_launch_seconds, self._clock()
         timeout = self._settings.task_timeout_seconds
@@ -265,6 +284,7 @@ class Leader:
         return {
             task
             for worker in record.workers
+            if (worker.supervisor, worker.port) not in living
             for task in worker.tasks
             if task in (long if (worker.supervisor, worker.port) in kept else silent)
         }

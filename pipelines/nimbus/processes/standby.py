@@ -2,8 +2,9 @@
 
 Most of what a restart takes is the start of Spark and a first batch. A supervisor keeps one such process; when a worker dies, or
 ends for a new version, the standby is told which slot to take, and another one is started later. It knows no flow, has
-imported nobody's code, and asks the registry for nothing before it is told. It is told on its standard input, whose end it does
-not outlive: nobody has to look for the standby of a supervisor that is gone.
+imported no module of TRIDELTA_FLOWS, and asks the registry for nothing before it is told. If what it has imported, such as
+the catalog's own flows, has changed by then, it leaves the slot to another process. It is told on its standard input, whose end
+it does not outlive: nobody has to look for the standby of a supervisor that is gone.
 """
 
 from __future__ import annotations

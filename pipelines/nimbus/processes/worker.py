@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pipelines import logs
@@ -41,6 +42,7 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -79,7 +81,7 @@ class WorkerProcess:
     Args:
         supervisor, port: The slot.
         life: What tells this process from others that had the slot.
-        spark: What was up before, of a standby.
+        imported: The code of this process, as it was when it was imported.
     """
 
     def __init__(
@@ -89,9 +91,9 @@ class WorkerProcess:
         supervisor: str,
         port: int,
         life: str,
-        spark: SparkSession | None = None,
+        imported: ImportedCode | None = None,
     ) -> None:
-        self._store, self._settings, self._given = store, settings, spark
+        self._store, self._settings = store, settings
         self._registry, self._places = Registry(store), Places(store)
         self._life = life
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
@@ -99,7 +101,12 @@ class WorkerProcess:
         self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
         self._failed: dict[int, tuple[int, float]] = {}
         """By flow how often in a row it could not be loaded, and when that is tried again."""
-        self._imported = ImportedCode()
+        self._imported = imported or ImportedCode()
+        self._asked = asked_of(())
+        """What its Spark was made of; a standby's of what nobody asks for."""
+        self._scales: dict[int, Request] | None = None
+        """By flow the scale that it had when its Spark was last compared with what is asked for."""
+        self._needs_other_spark = False
         self._needs_other_code: set[int] = set()
         """Flows that could not be loaded, after code that is imported here was changed."""
         self._ran: set[int] = set()
@@ -115,15 +122,22 @@ class WorkerProcess:
         self.ending, self._ended = threading.Event(), threading.Event()
         self._memory: tuple[float, int] = (0.0, 0)
 
-    def run(self) -> None:
-        """Run until the slot is empty, or a signal ends it."""
+    def run(self, spark: SparkSession | None = None) -> None:
+        """Run until the slot is empty, or a signal ends it.
+
+        Args:
+            spark: What was up before, of a standby.
+        """
         self._slot_lease = self._registry.leases.take(
             f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
         )
         # Not before the slot is its own: who finds it taken must not hide the one that has it.
         Life(self._settings, *self._slot).begun(self._life)
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
-        spark = self._given or spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", self._flows().values())
+        if spark is None:
+            flows = [*self._flows().values()]
+            self._asked = asked_of(flows)
+            spark = spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", flows)
         threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
         self._application = Application(
             spark,
@@ -136,20 +150,28 @@ class WorkerProcess:
             Admission(_BATCHES_PER_CORE * len(os.sched_getaffinity(0))),
         )
         logger.info("worker up", supervisor=self._slot[0], port=self._slot[1], pid=os.getpid())
-        endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
-        self._server = Server(spark, endpoint)
-        self._server.start()
-        # The catalog's code as it is when it is imported.
-        self._imported.look()
-        while not (self._round(spark) and self._server.end_if_idle()):
-            time.sleep(self._settings.beat_seconds / 2)
-        self._server.stop()
+        if self._imported.has_changed():
+            # A standby, or what took long to start, may be older than an update that is to take what is there now.
+            logger.info("worker restarts for changed code")
+        else:
+            self._serve(spark)
         self._ended.set()
         try:
             self._registry.leases.release(self._slot_lease)
         except RegistryError as error:
             logger.warning("slot not given back: its lease runs out", reason=str(error))
         logger.info("worker ends", supervisor=self._slot[0], port=self._slot[1])
+
+    def _serve(self, spark: SparkSession) -> None:
+        """Run what is in the slot, and take requests, until there is nothing left to do."""
+        endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
+        self._server = Server(spark, endpoint)
+        self._server.start()
+        # The code of TRIDELTA_FLOWS as it is when it is imported.
+        self._imported.look()
+        while not (self._round(spark) and self._server.end_if_idle()):
+            time.sleep(self._settings.beat_seconds / 2)
+        self._server.stop()
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
@@ -200,6 +222,7 @@ class WorkerProcess:
         """Begin, drain and drop tasks."""
         here = {flow.serial: flow for flow in flows.values()}
         held = self._restart_for(list(here.values()))
+        self._restart_for_other_spark(here)
         for key, task in self._tasks.items():
             if key in flows:
                 self._steer(task, flows[key], held)
@@ -246,6 +269,25 @@ class WorkerProcess:
             logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
         self.ending.set()
         return set()
+
+    def _restart_for_other_spark(self, here: Mapping[int, DeployedFlow]) -> None:
+        """End where a rebalance asks for another Spark than the one that is up, once no request is under way."""
+        scales = {serial: flow.scale for serial, flow in here.items()}
+        if self._scales is not None and all(
+            self._scales.get(serial, scale) == scale for serial, scale in scales.items()
+        ):
+            self._scales = scales
+        elif len(_applications(flows := _readable(here.values()))) <= 1:
+            # Of several one leaves for a slot of its own.
+            self._scales = scales
+            self._needs_other_spark = self._needs_other_spark or asked_of(flows) != self._asked
+        if self._needs_other_spark and self._server is not None and not self.ending.is_set():
+            self._server.refuse()
+            if not self._server.busy:
+                logger.info(
+                    "worker restarts for other Spark settings", flows=sorted(flow.name for flow in here.values())
+                )
+                self.ending.set()
 
     def _restart_for_other_code(self, here: Mapping[int, DeployedFlow]) -> None:
         """End where only another process can load what is to run.
@@ -450,20 +492,13 @@ def spark_of(
     from pipelines.spark.session import cores, is_local, spark_session
 
     # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
-    here = [flow for flow in flows if _readable(flow)]
+    here = _readable(flows)
     # A session that starts before a place on S3 was named cannot read it.
     own = FlowSettings.from_environment().lake_root
     for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
         any_folder(root, "the lake")
-    wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
-    if len({deployed.application_of(flow) for flow in here}) > 1:
-        # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
-        own_settings = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
-    else:
-        own_settings = here
-    chosen = [flow.settings["master"] for flow in own_settings if flow.settings.get("master")]
-    master = chosen[0] if chosen else own_master()
-    most = max(wanted, default=0)
+    master, asked = asked_of(here)
+    most = _most_partitions(here)
     if is_local(master) and most > cores(master):
         master = f"local[{most}]"
     conf: dict[str, str] = {
@@ -473,11 +508,31 @@ def spark_of(
         # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
         "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     }
-    if most and not is_local(master):
-        conf |= {"spark.cores.max": str(most)}
-    for flow in own_settings:
-        conf |= spark_values(flow.settings.get("spark", {}))
-    return spark_session(f"tridelta {name}", master=master, conf=conf)
+    return spark_session(f"tridelta {name}", master=master, conf=conf | spark_values(asked))
+
+
+def asked_of(flows: Iterable[DeployedFlow]) -> tuple[str, dict[str, object]]:
+    """Return the master and the Spark settings that the flows of a slot ask for."""
+    from pipelines.spark.session import is_local
+
+    here = own = _readable(flows)
+    if len(_applications(here)) > 1:
+        # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
+        own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
+    master = next((flow.settings["master"] for flow in own if flow.settings.get("master")), own_master())
+    most = _most_partitions(here)
+    conf: dict[str, object] = {"spark.cores.max": most} if most and not is_local(master) else {}
+    for flow in own:
+        conf |= flow.settings.get("spark", {})
+    return master, conf
+
+
+def _applications(flows: Iterable[DeployedFlow]) -> set[str]:
+    return {deployed.application_of(flow) for flow in flows}
+
+
+def _most_partitions(flows: Iterable[DeployedFlow]) -> int:
+    return max((query.partitions or 0 for flow in flows for query in deployed.queries_of(flow)), default=0)
 
 
 def _outdated(task: Task, flow: DeployedFlow) -> bool:
@@ -493,12 +548,14 @@ def _query_of(flow: DeployedFlow, task: int) -> deployed.DeployedQuery | None:
         return None
 
 
-def _readable(flow: DeployedFlow) -> bool:
-    try:
-        deployed.check_deployed(flow)
-    except NimbusError:
-        return False
-    return True
+def _readable(flows: Iterable[DeployedFlow]) -> list[DeployedFlow]:
+    """Return the flows whose version this release can read."""
+    readable = []
+    for flow in flows:
+        with suppress(NimbusError):
+            deployed.check_deployed(flow)
+            readable.append(flow)
+    return readable
 
 
 def _lives(spark: SparkSession) -> bool:
@@ -538,19 +595,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--life", required=True)
     chosen = parser.parse_args(arguments)
     settings = NimbusSettings.from_environment()
+    imported = ImportedCode()
+    imported.look()
     port, life, spark = chosen.port, chosen.life, None
     if chosen.standby:
-        order, spark = _stand_by(settings, chosen.supervisor, life, chosen.lake)
+        order, spark = _stand_by(settings, chosen.supervisor, life, chosen.lake, imported)
         port, life = order.port, order.life
     _log(settings, chosen.supervisor, port)
     watch_registry()
     # Its supervisor has brought the tables to their form.
     store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2, migrate=False)
-    worker = WorkerProcess(store, settings, chosen.supervisor, port, life, spark)
+    worker = WorkerProcess(store, settings, chosen.supervisor, port, life, imported)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.ending.set())
     try:
-        worker.run()
+        worker.run(spark)
     except LeaseHeldError as error:
         logger.error("slot is taken", reason=str(error))
         sys.exit(1)
@@ -564,7 +623,9 @@ def main(arguments: list[str] | None = None) -> None:
     os._exit(0)
 
 
-def _stand_by(settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str]) -> tuple[Order, SparkSession]:
+def _stand_by(
+    settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str], imported: ImportedCode
+) -> tuple[Order, SparkSession]:
     """Have Spark up, and wait for an order; what is printed from then on goes to the slot's file."""
     from pipelines.nimbus.telemetry.log_files import configure
 
@@ -572,6 +633,7 @@ def _stand_by(settings: NimbusSettings, supervisor: str, life: str, lakes: Seque
     try:
         spark = spark_of(settings, f"{supervisor} standby", lakes=lakes)
         warm_up(spark)
+        imported.look()
         ordered = threading.Event()
         threading.Thread(target=_end_with_jvm, args=(ordered,), name="jvm", daemon=True).start()
         logger.info("standby up", supervisor=supervisor, pid=os.getpid())
