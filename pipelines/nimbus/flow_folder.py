@@ -27,7 +27,7 @@ from pipelines.flowmix.flow import Flow
 from pipelines.flowmix.yaml_document import content_of
 from pipelines.flowmix.yaml_form import load_flow
 from pipelines.nimbus.deployed import WATCHED
-from pipelines.nimbus.errors import AlreadyAliveError, NimbusError, NotAliveError, NoTransitionError, RegistryError
+from pipelines.nimbus.errors import AlreadyAliveError, NimbusError, NotAliveError, NoTransitionError, RegistryError, SubmitError
 from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_ANEW, anew_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
@@ -350,8 +350,9 @@ class FlowFolder:
             final = any(line.get("final") for line in self._news(now))
             try:
                 version = self._nimbus.roll_back(name, entry.former.version).version
-            except (NotAliveError, NoTransitionError) as error:
-                # Somebody kills or rebalances it in this moment: the next look sees what has become of it.
+            except (NotAliveError, NoTransitionError, SubmitError) as error:
+                # Somebody kills or rebalances it in this moment, or has so before that the former one does not fit:
+                # the next look sees what has become of it.
                 logger.warning("not rolled back", flow=name, reason=str(error))
                 return
             self._not_changed(name, entry.file, TrideltaError(reason), final=final)
