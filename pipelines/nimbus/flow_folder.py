@@ -27,7 +27,14 @@ from pipelines.flowmix.flow import Flow
 from pipelines.flowmix.yaml_document import content_of
 from pipelines.flowmix.yaml_form import load_flow
 from pipelines.nimbus.deployed import WATCHED
-from pipelines.nimbus.errors import AlreadyAliveError, NimbusError, NotAliveError, NoTransitionError, RegistryError, SubmitError
+from pipelines.nimbus.errors import (
+    AlreadyAliveError,
+    NimbusError,
+    NotAliveError,
+    NoTransitionError,
+    RegistryError,
+    SubmitError,
+)
 from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_ANEW, anew_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
