@@ -17,6 +17,7 @@ from pipelines import Lake, Runtime
 from pipelines.causes import PYTHON_WORKER, causes, lost_task
 from pipelines.errors import DiskFullError, PoisonBatchError, UnknownStateError
 from pipelines.execution.protocol.failures import disk_full, lake_fault, missing_module, reason_of, store_fault
+from pipelines.execution.runners.stream import _interval
 from pipelines.places.store import StoreError
 from pipelines.planner.values import Where
 from pipelines.sources import DeltaTableSource, JsonFiles, Kafka
@@ -292,3 +293,9 @@ def test_a_batch_that_a_store_refuses_is_not_poison(spark: SparkSession, tmp_pat
     assert lake.state("numbers").scan()["n"].to_pylist() == [7]
     with pytest.raises(UnknownStateError):
         lake.quarantine("refused")
+
+
+@pytest.mark.parametrize(("seconds", "interval"), [(5, "5000 milliseconds"), (0.1 + 0.2 + 0.3, "600 milliseconds")])
+def test_spark_can_read_the_seconds_between_two_batches(seconds: float, interval: str) -> None:
+    """It refused the seventeen digits that a sum may have: the query failed at every start."""
+    assert _interval(seconds) == interval

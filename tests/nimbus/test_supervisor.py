@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -197,6 +198,23 @@ def test_a_worker_that_ends_well_just_after_its_slot_was_looked_at_has_not_died(
     (again,) = supervisor._children
     again.wait(30)
     assert again is not child
+    assert [line.event for line in host.registry.history("a")] == ["SUBMIT"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of the system call is that of x86_64")
+def test_a_worker_that_ends_well_has_not_died_while_its_last_threads_end(host: Host) -> None:
+    ends = "threading.Thread(target=lambda: (time.sleep(0.5), os._exit(0))).start(); ctypes.CDLL(None).syscall(60, 0)"
+    command = [sys.executable, "-c", f"import ctypes, os, threading, time; {ends}"]
+    supervisor = SupervisorProcess(host.store, host.settings, "s2", command=lambda *_: command)
+    supervisor.take_name()
+    host.submit()
+    host.until(lambda: supervisor._children, supervisor)
+    (child,) = supervisor._children
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert child.poll() is None
+    supervisor.look()
+    assert child.returncode == 0
     assert [line.event for line in host.registry.history("a")] == ["SUBMIT"]
 
 

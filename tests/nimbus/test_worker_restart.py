@@ -63,6 +63,9 @@ class FakeTask:
     def leave(self) -> None:
         self.told.append("leave")
 
+    def force(self) -> None:
+        self.told.append("force")
+
     def is_alive(self) -> bool:
         return "leave" not in self.told
 
@@ -347,3 +350,20 @@ def test_a_version_that_cannot_be_read_ends_its_own_tasks_alone(
     worker._loaded = {flow.serial: (flow, TrideltaError("not looked at"))}
     worker._follow({(flow.serial, 1): odd, (neighbour.serial, 1): neighbour})
     assert worker._tasks.keys() == {(neighbour.serial, 1)}
+
+
+@pytest.mark.parametrize(("state", "told"), [("running", ["accept True"]), ("draining", ["accept True", "force"])])
+def test_only_a_task_that_drains_is_forced_by_another_assignment(
+    registry: Registry, worker: WorkerProcess, state: str, told: list[str]
+) -> None:
+    """One that stays as it was has its time at the next drain."""
+    flow = registry.submit("a", content("a"))
+    task = FakeTask(flow, figures=SimpleNamespace(state=state))
+    worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+    worker._loaded = {flow.serial: (flow, TrideltaError("not looked at"))}
+    worker._revisions = {flow.serial: 2}
+    worker._follow({(flow.serial, 1): flow})
+    assert task.told == told
+    task.figures.state = "draining"
+    worker._follow({(flow.serial, 1): flow})
+    assert task.told.count("force") == 2 * told.count("force")

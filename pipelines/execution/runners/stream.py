@@ -171,7 +171,7 @@ class StreamRunner:
             return writer.trigger(once=True).start()
         if trigger_seconds is None:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()
+        return writer.trigger(processingTime=_interval(trigger_seconds)).start()
 
     def _check_before(self, on_fresh: str) -> None:
         """Refuse what the epoch of changed windows would hide; tables that only another query has written are not asked."""
@@ -646,3 +646,8 @@ class StreamRunner:
     def _tell(self, moment: str, txid: int) -> None:
         for listener in self._listeners:
             listener(moment, "", txid)
+
+
+def _interval(seconds: float) -> str:
+    """Return seconds as Spark reads an interval: it takes nine digits behind the point, and no exponent."""
+    return f"{round(seconds * 1000)} milliseconds"

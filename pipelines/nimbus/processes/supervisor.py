@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 logger = logs.logger(__name__)
 
+_LAST_THREADS_SECONDS = 2.0
 _RECOVERED_SECONDS = 60.0
 # A supervisor's own lease, at least; where beats are seldom, as long as three of them. Who finds it held waits so long for
 # a dead one.
@@ -383,7 +384,7 @@ class SupervisorProcess:
     def _died(self, slot: Slot, *, wanted: bool) -> None:
         """Free its leases and its slot; it is started again, sooner or later."""
         assert slot.record is not None
-        code = next((child.poll() for child in self._children if child.pid == slot.record.pid), None)
+        code = next((_code_of(child) for child in self._children if child.pid == slot.record.pid), None)
         lived = time.monotonic() - slot.started_at
         pid = slot.record.pid
         self._buried(slot)
@@ -421,6 +422,13 @@ class SupervisorProcess:
         for flow in self._registry.flows():
             if flow.serial in here:
                 self._registry.tell(flow, "WORKER_DIED", detail)
+
+
+def _code_of(child: subprocess.Popen[bytes]) -> int | None:
+    # The process counts as dead once its main thread has ended; its code is there when the others have, too.
+    with suppress(subprocess.TimeoutExpired):
+        return child.wait(_LAST_THREADS_SECONDS)
+    return None
 
 
 def chosen_name(name: str | None) -> str:

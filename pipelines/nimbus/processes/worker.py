@@ -304,13 +304,15 @@ class WorkerProcess:
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""
         query = _query_of(flow, task.query.task)
-        outdated = _outdated(task, flow) and flow.serial not in held
+        outdated, revision = _outdated(task, flow) and flow.serial not in held, self._revisions[flow.serial]
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
             # It comes again, with another number of partitions, in another process or in another version.
             task.leave()
         else:
+            if task.figures.state != DRAINING:
+                # It was placed anew and stays as it is: the next drain has its time.
+                task.revision = revision
             task.want(flow.standing.accepting)
-        revision = self._revisions[flow.serial]
         if task.figures.state == DRAINING and task.revision != revision and not _outdated(task, flow):
             # The flow goes on with another assignment: the rebalance has waited as long as it was to.
             task.force()
