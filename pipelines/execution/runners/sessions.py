@@ -40,8 +40,8 @@ class SessionZoneError(TrideltaError):
         super().__init__(
             f'flow "{flow}" has slices, and this Spark session has the time zone {zone}: its days are not those of UTC, by '
             "which the command line and Dagster replace slices",
-            hint='spark.conf.set("spark.sql.session.timeZone", "UTC"); where SQL of the flow means the time of a zone, name '
-            f"it: from_utc_timestamp(ts, '{zone}'). Slices that were cut in {zone} before are to be backfilled",
+            hint='set it: spark.conf.set("spark.sql.session.timeZone", "UTC"); SQL of the flow that means the time of a zone '
+            f"names it: from_utc_timestamp(ts, '{zone}')",
         )
 
 
