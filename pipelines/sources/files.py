@@ -147,7 +147,7 @@ class FileSource(StoredSource):
         check_options(type(self).__name__, self.format, options)
         self.options = options
         self._seen: tuple[Place | None, Place | None] = (None, None)
-        """Of what `check` has found the first file, and one whose name Spark cannot read."""
+        """The first file that `check` has found, and one whose name Spark cannot read."""
         self._known_in: tuple[Place, int] | None = None
         """The last checkpoint that was asked: in a run the folder stays."""
 
