@@ -50,7 +50,6 @@ class Source(ABC):
         transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
         text: whether records are parsed from text, so that they can be malformed.
         tells_time: whether some of its rows are no events but say how far the time of its events has come.
-        whole_positions: whether each of its positions is of one batch; of others a place in the source names the batch, too.
         confined: whether a flow's file states it: then it reads nothing of the system's own, nor of the deployment's.
 
     Args:
@@ -64,7 +63,6 @@ class Source(ABC):
     sliceable: bool = False
     text: bool = False
     tells_time: bool = False
-    whole_positions: bool = False
     confined: bool = False
 
     def __init__(self, schema: str) -> None:
@@ -188,7 +186,6 @@ class StoredSource(Source):
 
     path: str
     transactional: bool = True
-    whole_positions: bool = True
 
     def __init__(
         self,

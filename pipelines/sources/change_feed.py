@@ -45,8 +45,6 @@ class DeltaChangeFeed(StoredSource):
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
 
-    whole_positions = False
-
     def __init__(
         self,
         path: str | Place,

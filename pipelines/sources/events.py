@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROCESSING = "processing"
 _BATCH = "_batch"
-"""string: the batch of a row whose position is of several."""
+"""string: the batch of a row whose position may be of several."""
 WITHOUT_TIME = "\x00time"
 """What `_corrupt` begins with where a record is well formed and says no time."""
 
@@ -102,8 +102,9 @@ class EventSource(Source):
         from pyspark.sql import functions as F
 
         rows = self.inner.of_batch(frame, files, txid)
-        # As a text: a number in a batch's plan would be compiled anew.
-        rows = rows if self.inner.whole_positions else rows.withColumn(_BATCH, F.lit(str(txid)))
+        if not self.sliceable:
+            # Batches begin again with the numbers of the rows of a position. As a text: a number would be compiled anew.
+            rows = rows.withColumn(_BATCH, F.lit(str(txid)))
         return self._with_events(rows, files)
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
