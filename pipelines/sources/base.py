@@ -106,8 +106,11 @@ class Source(ABC):
             SourceError
         """
 
-    def check_first(self, name: str) -> None:  # noqa: B027 (as above)
-        """Refuse behind `check` what none of the rows would fit; not asked of a stream that has taken some, which goes on.
+    def check_first(self, name: str, *, begun: bool = False) -> None:  # noqa: B027 (as above)
+        """Refuse behind `check` a schema that the rows do not fit.
+
+        Args:
+            begun: whether the stream has taken some: it goes on beside rows that do not fit, unless all of them do not.
 
         Raises:
             SourceError

@@ -87,8 +87,8 @@ class EventSource(Source):
     def check(self, name: str, spark: SparkSession) -> None:
         self.inner.check(name, spark)
 
-    def check_first(self, name: str) -> None:
-        self.inner.check_first(name)
+    def check_first(self, name: str, *, begun: bool = False) -> None:
+        self.inner.check_first(name, begun=begun)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Return the source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""

@@ -55,6 +55,10 @@ _PATTERN = re.compile(r"[\\\[\]{}?*]")
 _MAX_FILE_AGE = "36500d"
 
 
+_LOOKED_AT = 36
+"""So many files are compared with the schema before it is refused."""
+
+
 def literal_path(path: str) -> str:
     """Return a path as Spark reads it, which takes `?`, `*`, `[` and `{` for patterns."""
     return _PATTERN.sub(r"\\\g<0>", path)
@@ -146,8 +150,8 @@ class FileSource(StoredSource):
             raise DefinitionError(problem, hint="leave one of them out")
         check_options(type(self).__name__, self.format, options)
         self.options = options
-        self._seen: tuple[Place | None, Place | None] = (None, None)
-        """The first file that `check` has found, and one whose name Spark cannot read."""
+        self._seen: tuple[list[Place], Place | None] = ([], None)
+        """The first files that `check` has found, and one whose name Spark cannot read."""
         self._known_in: tuple[Place, int] | None = None
         """The last checkpoint that was asked: in a run the folder stays."""
 
@@ -172,23 +176,33 @@ class FileSource(StoredSource):
                     hint="rename the file",
                 )
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
-        first = next((file for file in files if str(file) not in outside), None)
+        first = list(islice((file for file in files if str(file) not in outside), _LOOKED_AT))
         self._seen = first, next((file for file in files if ":" in file.name), None)
 
-    def check_first(self, name: str) -> None:
+    def check_first(self, name: str, *, begun: bool = False) -> None:
         """Check that the files have readable names, and the first one fits the schema; later ones go to quarantine.
+
+        In the folder of a stream that has begun one of the first files must fit, else a backfill would empty its slices.
 
         Raises:
             SourceError, SourceSchemaError
         """
         first, unreadable = self._seen
-        if unreadable is not None:
+        if unreadable is not None and not begun:
             raise SourceError(
                 f'source "{name}": Spark cannot read a file with a colon in its name: {unreadable}',
                 hint="rename the file",
             )
-        if first is not None:
-            self.check_file(name, first)
+        refused: SourceError | None = None
+        for file in first:
+            try:
+                return self.check_file(name, file)
+            except SourceError as error:
+                refused = refused or error
+                if not begun:
+                    break
+        if refused is not None:
+            raise refused
 
     def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
         """Refuse to go on where the stream has taken files of another folder: Spark knows them by their paths.

@@ -114,8 +114,7 @@ class Entrance:
         for spout in self.spouts:
             spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
             spout.source.check(spout.stream, spark)
-            if not begun:
-                spout.source.check_first(spout.stream)
+            spout.source.check_first(spout.stream, begun=begun)
 
     def start_at(self, start: Start | None, checkpoint: Place) -> None:
         """Set where the stream of a checkpoint reads its channels on from.
