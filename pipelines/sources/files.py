@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -542,6 +543,10 @@ class ParquetFiles(FileSource):
         return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 
+_ENCODINGS = {"utf-8": "UTF-8", "ascii": "US-ASCII", "iso8859-1": "ISO-8859-1"}
+"""Those of `TextFiles`, by Python's names: Spark looks for the end of a line among bytes, and decodes few others."""
+
+
 class TextFiles(FileSource):
     """A folder of text files (UTF-8); each line is a tuple of one string field.
 
@@ -554,11 +559,11 @@ class TextFiles(FileSource):
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
         max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
-        options: further options of Spark's text reader, e.g. `lineSep`, or the `encoding` of files that are not UTF-8.
+        options: further options of Spark's text reader, e.g. `lineSep`, or `encoding="ISO-8859-1"`.
 
     Raises:
         BadNameError: if the field's name is not legal.
-        DefinitionError: for an option that says something else than how a line is written, or two limits.
+        DefinitionError: for an option that says something else than how a line is written, another encoding, or two limits.
     """
 
     format = "text"
@@ -580,13 +585,23 @@ class TextFiles(FileSource):
             max_bytes_per_batch=max_bytes_per_batch,
             **options,
         )
+        given = str(self._option("encoding", "UTF-8"))
+        try:
+            self._encoding = _ENCODINGS[codecs.lookup(given).name]
+        except (LookupError, ValueError):
+            raise DefinitionError(
+                f"{type(self).__name__}: encoding {given!r} is none that it reads",
+                hint=f"it reads {', '.join(_ENCODINGS.values())}; write the files in UTF-8 (iconv)",
+            ) from None
 
     def _options(self) -> dict[str, Any]:
-        return {**self.options, "wholetext": "false"}
+        return {**self.options, "encoding": self._encoding, "wholetext": "false"}
 
     def _with_file(self, frame: DataFrame) -> DataFrame:
-        """Spark keeps any bytes in a string; no table does."""
+        """Spark does not decode a line, and keeps any bytes in a string; no table does."""
         from pyspark.sql import functions as F
 
-        valid = F.make_valid_utf8(f"`{self.fields[0]}`").alias(self.fields[0])
-        return super()._with_file(frame.select(valid, "_metadata"))
+        line = F.col(f"`{self.fields[0]}`")
+        latin = self._encoding == "ISO-8859-1"
+        text = F.decode(line.cast("binary"), self._encoding) if latin else F.make_valid_utf8(line)
+        return super()._with_file(frame.select(text.alias(self.fields[0]), "_metadata"))

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import BadNameError, MissingPathError
+from pipelines.errors import BadNameError, DefinitionError, MissingPathError
 from pipelines.sources import TextFiles
 from pipelines.trident import Count, DeltaState, Split, TridentTopology
 
@@ -49,6 +49,17 @@ def test_what_a_line_is(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(rows["text"]) == ["", ' {"torn', "caf\ufffd", "packed", "é"]
     assert set(rows["_corrupt"]) == {None}
     assert set(rows["_file"]) == positions
+
+
+def test_lines_in_another_encoding(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in", "a.txt", b"caf\xe9\r\nstra\xdfe")
+    for encoding in ("ISO-8859-1", "latin-1"):
+        frame, _ = TextFiles(tmp_path / "in", Encoding=encoding).bounded(spark)
+        assert sorted(row["line"] for row in frame.collect()) == ["café", "straße"]
+    assert TextFiles(tmp_path / "in", encoding="ascii").bounded(spark)[0].count() == 2
+    for encoding in ("UTF-16", "cp1252", "\0", "no such"):
+        with pytest.raises(DefinitionError, match="none that it reads"):
+            TextFiles(tmp_path / "in", encoding=encoding)
 
 
 def test_refusals(spark: SparkSession, tmp_path: Path) -> None:
