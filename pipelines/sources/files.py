@@ -153,8 +153,8 @@ class FileSource(StoredSource):
         self.options = options
         self._seen: tuple[list[Place], Place | None] = ([], None)
         """The first files that `check` has found, and one whose name Spark cannot read."""
-        self._known_in: tuple[Place, int] | None = None
-        """The last checkpoint that was asked: in a run the folder stays."""
+        self._known_in: set[tuple[Place, int]] = set()
+        """The checkpoints that were asked: in a run the folder stays."""
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the folder exists, and that Spark sees all its files.
@@ -211,12 +211,20 @@ class FileSource(StoredSource):
         Raises:
             MovedSourceError
         """
-        if self._known_in == (checkpoint, index):
+        if (checkpoint, index) in self._known_in:
             return
         last = last_file(checkpoint / "sources" / str(index))
-        if last is not None and not file_key(last).startswith(f"{self.path.rstrip('/')}/"):
+        if last is not None and self._has_moved(file_key(last)):
             raise MovedSourceError(name, file_key(last), self.path)
-        self._known_in = checkpoint, index
+        self._known_in.add((checkpoint, index))
+
+    def _has_moved(self, last: str) -> bool:
+        """Return whether a file that was taken has another path now; a source of fewer folders than before keeps its files'."""
+        path = self.path.rstrip("/")
+        folder, _, name = last.rpartition("/")
+        if last.startswith(f"{path}/"):
+            return False
+        return not path.startswith(f"{folder}/") or (place_of(path) / name).exists()
 
     def check_file(self, name: str, file: Place) -> None:
         """Compare one file with the schema; the formats override it."""
