@@ -23,7 +23,7 @@ def check_texts(table: str, rows: pa.Table) -> None:
     for name in rows.column_names:
         try:
             rows[name].validate(full=True)
-        except pa.ArrowInvalid:
+        except pa.ArrowInvalid as invalid:
             for row, value in enumerate(rows[name]):
                 try:
                     value.as_py()
@@ -31,6 +31,8 @@ def check_texts(table: str, rows: pa.Table) -> None:
                     raise NotTextError(table, name, row, error.object) from None
                 except (OverflowError, ValueError):  # a far date beside it
                     continue
+            if "UTF8" in str(invalid):
+                raise NotTextError(table, name) from invalid
             raise
 
 

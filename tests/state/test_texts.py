@@ -50,6 +50,12 @@ def test_bytes_within_a_value(values: pa.Array) -> None:
         check_texts("held", pa.table({"v": values}))
 
 
+def test_bytes_beside_a_value_that_python_has_not() -> None:
+    far = pa.array([0, 10**8], pa.int32()).cast(pa.date32())
+    with pytest.raises(NotTextError, match="column v holds bytes that are no text"):
+        check_texts("held", pa.table({"v": pa.StructArray.from_arrays([far, BAD], ["d", "k"])}))
+
+
 def test_text_of_any_kind() -> None:
     check_texts("held", pa.table({"v": ["", "é\0", None, "\U0010ffff"], "b": [b"\xff", None, b"", b"a"]}))
 
