@@ -141,12 +141,11 @@ class Source(ABC):
         """
         raise NotSliceableError(repr(self), "a bounded read")
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys).
 
         Args:
             files: what this source took, and no other of its query.
-            txid: the batch's, the same in every replay.
         """
         return frame
 

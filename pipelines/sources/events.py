@@ -91,17 +91,22 @@ class EventSource(Source):
         self.inner.check_first(name, begun=begun)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Return the source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""
+        """Return the source's own frame; `events_of_batch` adds the event's columns, one of which no stream may compute."""
         return self.inner.stream(spark)
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         frame, positions = self.inner.bounded(spark)
         return self._with_events(frame, frozenset(file_key(position) for position in positions)), positions
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+    def events_of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+        """Return `of_batch` with the event's columns.
+
+        Args:
+            txid: the batch's, the same in every replay.
+        """
         from pyspark.sql import functions as F
 
-        rows = self.inner.of_batch(frame, files, txid)
+        rows = self.inner.of_batch(frame, files)
         if not self.sliceable:
             # Batches begin again with the numbers of the rows of a position. As a text: a number would be compiled anew.
             rows = rows.withColumn(_BATCH, F.lit(str(txid)))

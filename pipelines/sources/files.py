@@ -240,7 +240,7 @@ class FileSource(StoredSource):
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
         return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
 
         Spark's stream then reads the batch's other files twice.

@@ -609,7 +609,10 @@ def test_a_schema_that_fits_no_file_behind_the_first_batch(tmp_path: Path) -> No
     for name in ("a", "b", "x:y"):
         (tmp_path / name).write_text("k,m\n")
     (tmp_path / "c").write_text("k,n\n")
-    for schema, problem in (("k string, n bigint", None), ("k string, l int", "/a does not fit the declared schema: its header lacks l;")):
+    for schema, problem in (
+        ("k string, n bigint", None),
+        ("k string, l int", "/a does not fit the declared schema: its header lacks l;"),
+    ):
         source = CsvFiles(tmp_path, schema)
         source.check("s", None)  # type: ignore[arg-type]
         with pytest.raises(SourceError, match="colon"):
