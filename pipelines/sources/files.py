@@ -194,16 +194,16 @@ class FileSource(StoredSource):
                 f'source "{name}": Spark cannot read a file with a colon in its name: {unreadable}',
                 hint="rename the file",
             )
-        refused: SourceError | None = None
-        for file in first:
+        refused: list[SourceError] = []
+        for file in first if begun else first[:1]:
             try:
-                return self.check_file(name, file)
+                self.check_file(name, file)
             except SourceError as error:
-                refused = refused or error
-                if not begun:
-                    break
-        if refused is not None:
-            raise refused
+                refused.append(error)
+            else:
+                return
+        if refused:
+            raise refused[0]
 
     def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
         """Refuse to go on where the stream has taken files of another folder: Spark knows them by their paths.

@@ -600,7 +600,7 @@ def test_a_file_that_does_not_fit_stops_no_restart(
     flow.runtime.backfill(flow.topology, ["d1"])
     assert (flow.rows, [rule for rule, *_ in flow.refused]) == ([("a", 1)], ["not_read", "other_fields"])
     misspelled = Kept(spark, tmp_path, kind(folder, "kk string, nn bigint, dday string"), "dday")
-    with pytest.raises(SourceSchemaError, match="lacks kk, nn, dday|no declared field"):
+    with pytest.raises(SourceSchemaError, match=r"lacks kk, nn, dday|no declared field"):
         misspelled.runtime.backfill(misspelled.topology, ["d1"])
     assert flow.rows == [("a", 1)]
 
