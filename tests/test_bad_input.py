@@ -359,14 +359,14 @@ def test_text_that_is_not_utf8(runtime: Runtime, lake: Lake, folder: Path) -> No
     topology.new_stream("rows", TextFiles(folder)).partition_persist(DeltaState("held"), "line")
     runtime.catch_up(topology)
     assert sorted(row["line"] for row in lake.state("held").scan().to_pylist()) == ["caf\ufffd", "good"]
-    pq.write_table(pa.table({"k": pa.array([b"caf\xe9"])}), folder.parent / "parquet" / "a.parquet")
+    pq.write_table(pa.table({"k": pa.array([b"caf\xe9"]), "n": [1]}), folder.parent / "parquet" / "a.parquet")
     other = TridentTopology("other")
-    other.new_stream("rows", ParquetFiles(folder.parent / "parquet", "k string")).partition_persist(
-        DeltaState("kept"), "k"
-    )
-    with pytest.raises(PoisonBatchError, match=r'"kept": column k of row 0 holds the bytes caf\\xe9'):
+    rows = other.new_stream("rows", ParquetFiles(folder.parent / "parquet", "k string, n bigint"))
+    rows.partition_persist(DeltaState("kept"), "n")
+    rows.group_by("k").persistent_aggregate(DeltaState("by_k"), [Sum("n", "total")])
+    with pytest.raises(PoisonBatchError, match=r'"by_k": column k of row 0 holds the bytes caf\\xe9'):
         runtime.catch_up(other)
-    assert lake.state("kept").scan().to_pylist() == []
+    assert [lake.state(name).scan().to_pylist() for name in ("kept", "by_k")] == [[], []]
 
 
 # --- batches that fail ----------------------------------------------------------------------------------------------

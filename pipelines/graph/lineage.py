@@ -37,7 +37,7 @@ def lineage(topology: HasGraph, node_id: int) -> dict[str, tuple[Origin, ...]]:
     min and max and the keys of a group leave no trace in the fields beside them. The rules:
 
     - `each`: the outputs come from all inputs; `map` and `flat_map`: every field from all fields;
-    - an aggregate: from its input fields. a `Count` of tuples looks at none, so its output has an empty tuple;
+    - an aggregate: from its input fields. A `Count` of tuples looks at none, so its output has an empty tuple;
     - a merge: from the fields at the same place of all streams; a join: each field from the one that it shows, a key of
       a compact join from the keys of all sides (an absent side's comes from another); a multi-reduce: from all inputs and
       group fields of all streams;

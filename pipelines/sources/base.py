@@ -50,7 +50,6 @@ class Source(ABC):
         transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
         text: whether records are parsed from text, so that they can be malformed.
         tells_time: whether some of its rows are no events but say how far the time of its events has come.
-        whole_positions: whether each of its positions is of one batch; of others a place in the source names the batch, too.
         confined: whether a flow's file states it: then it reads nothing of the system's own, nor of the deployment's.
 
     Args:
@@ -64,7 +63,6 @@ class Source(ABC):
     sliceable: bool = False
     text: bool = False
     tells_time: bool = False
-    whole_positions: bool = False
     confined: bool = False
 
     def __init__(self, schema: str) -> None:
@@ -108,8 +106,11 @@ class Source(ABC):
             SourceError
         """
 
-    def check_first(self, name: str) -> None:  # noqa: B027 (as above)
-        """Refuse behind `check` what none of the rows would fit; not asked of a stream that has taken some, which goes on.
+    def check_first(self, name: str, *, begun: bool = False) -> None:  # noqa: B027 (as above)
+        """Refuse behind `check` a schema that the rows do not fit.
+
+        Args:
+            begun: whether the stream has taken some: it goes on beside rows that do not fit, unless all of them do not.
 
         Raises:
             SourceError
@@ -140,12 +141,11 @@ class Source(ABC):
         """
         raise NotSliceableError(repr(self), "a bounded read")
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys).
 
         Args:
             files: what this source took, and no other of its query.
-            txid: the batch's, the same in every replay.
         """
         return frame
 
@@ -188,7 +188,6 @@ class StoredSource(Source):
 
     path: str
     transactional: bool = True
-    whole_positions: bool = True
 
     def __init__(
         self,

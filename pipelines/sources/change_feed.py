@@ -45,8 +45,6 @@ class DeltaChangeFeed(StoredSource):
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
 
-    whole_positions = False
-
     def __init__(
         self,
         path: str | Place,
@@ -81,13 +79,13 @@ class DeltaChangeFeed(StoredSource):
                 hint=f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ({_ENABLED} = true); changes are recorded from then on",
             )
 
-    def check_first(self, name: str) -> None:
+    def check_first(self, name: str, *, begun: bool = False) -> None:
         """Check that the table recorded its changes at the starting version; a stream that is past it needs it no more.
 
         Raises:
             SourceError: if it did not yet, or its log does not have that version.
         """
-        if self.starting_version is not None and not self._records_changes(name, self.starting_version):
+        if not begun and self.starting_version is not None and not self._records_changes(name, self.starting_version):
             raise SourceError(
                 f'source "{name}": the table {self.path} recorded no changes yet at version {self.starting_version}',
                 hint="start at the version that switched the recording on (DESCRIBE HISTORY shows it), or later",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROCESSING = "processing"
 _BATCH = "_batch"
-"""string: the batch of a row whose position is of several."""
+"""string: the batch of a row whose position may be of several."""
 WITHOUT_TIME = "\x00time"
 """What `_corrupt` begins with where a record is well formed and says no time."""
 
@@ -87,23 +87,29 @@ class EventSource(Source):
     def check(self, name: str, spark: SparkSession) -> None:
         self.inner.check(name, spark)
 
-    def check_first(self, name: str) -> None:
-        self.inner.check_first(name)
+    def check_first(self, name: str, *, begun: bool = False) -> None:
+        self.inner.check_first(name, begun=begun)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Return the source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""
+        """Return the source's own frame; `events_of_batch` adds the event's columns, one of which no stream may compute."""
         return self.inner.stream(spark)
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         frame, positions = self.inner.bounded(spark)
         return self._with_events(frame, frozenset(file_key(position) for position in positions)), positions
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+    def events_of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+        """Return `of_batch` with the event's columns.
+
+        Args:
+            txid: the batch's, the same in every replay.
+        """
         from pyspark.sql import functions as F
 
-        rows = self.inner.of_batch(frame, files, txid)
-        # As a text: a number in a batch's plan would be compiled anew.
-        rows = rows if self.inner.whole_positions else rows.withColumn(_BATCH, F.lit(str(txid)))
+        rows = self.inner.of_batch(frame, files)
+        if not self.sliceable:
+            # Batches begin again with the numbers of the rows of a position. As a text: a number would be compiled anew.
+            rows = rows.withColumn(_BATCH, F.lit(str(txid)))
         return self._with_events(rows, files)
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
 _PATTERN = re.compile(r"[\\\[\]{}?*]")
 # Spark's default forgets files a week older than the newest: one that comes late with its old time would never be read.
 _MAX_FILE_AGE = "36500d"
+
+
+_LOOKED_AT = 36
+"""So many files are compared with the schema before it is refused."""
 
 
 def literal_path(path: str) -> str:
@@ -146,10 +151,10 @@ class FileSource(StoredSource):
             raise DefinitionError(problem, hint="leave one of them out")
         check_options(type(self).__name__, self.format, options)
         self.options = options
-        self._seen: tuple[Place | None, Place | None] = (None, None)
-        """Of what `check` has found the first file, and one whose name Spark cannot read."""
-        self._known_in: tuple[Place, int] | None = None
-        """The last checkpoint that was asked: in a run the folder stays."""
+        self._seen: tuple[list[Place], Place | None] = ([], None)
+        """The first files that `check` has found, and one whose name Spark cannot read."""
+        self._known_in: set[tuple[Place, int]] = set()
+        """The checkpoints that were asked: in a run the folder stays."""
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the folder exists, and that Spark sees all its files.
@@ -172,23 +177,33 @@ class FileSource(StoredSource):
                     hint="rename the file",
                 )
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
-        first = next((file for file in files if str(file) not in outside), None)
+        first = list(islice((file for file in files if str(file) not in outside), _LOOKED_AT))
         self._seen = first, next((file for file in files if ":" in file.name), None)
 
-    def check_first(self, name: str) -> None:
+    def check_first(self, name: str, *, begun: bool = False) -> None:
         """Check that the files have readable names, and the first one fits the schema; later ones go to quarantine.
+
+        In the folder of a stream that has begun one of the first files must fit, else a backfill would empty its slices.
 
         Raises:
             SourceError, SourceSchemaError
         """
         first, unreadable = self._seen
-        if unreadable is not None:
+        if unreadable is not None and not begun:
             raise SourceError(
                 f'source "{name}": Spark cannot read a file with a colon in its name: {unreadable}',
                 hint="rename the file",
             )
-        if first is not None:
-            self.check_file(name, first)
+        refused: list[SourceError] = []
+        for file in first if begun else first[:1]:
+            try:
+                self.check_file(name, file)
+            except SourceError as error:
+                refused.append(error)
+            else:
+                return
+        if refused:
+            raise refused[0]
 
     def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
         """Refuse to go on where the stream has taken files of another folder: Spark knows them by their paths.
@@ -196,12 +211,20 @@ class FileSource(StoredSource):
         Raises:
             MovedSourceError
         """
-        if self._known_in == (checkpoint, index):
+        if (checkpoint, index) in self._known_in:
             return
         last = last_file(checkpoint / "sources" / str(index))
-        if last is not None and not file_key(last).startswith(f"{self.path.rstrip('/')}/"):
+        if last is not None and self._has_moved(file_key(last)):
             raise MovedSourceError(name, file_key(last), self.path)
-        self._known_in = checkpoint, index
+        self._known_in.add((checkpoint, index))
+
+    def _has_moved(self, last: str) -> bool:
+        """Return whether a file that was taken has another path now; a source of fewer folders than before keeps its files'."""
+        path = self.path.rstrip("/")
+        folder, _, name = last.rpartition("/")
+        if last.startswith(f"{path}/"):
+            return False
+        return not path.startswith(f"{folder}/") or (place_of(path) / name).exists()
 
     def check_file(self, name: str, file: Place) -> None:
         """Compare one file with the schema; the formats override it."""
@@ -217,7 +240,7 @@ class FileSource(StoredSource):
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
         return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
 
         Spark's stream then reads the batch's other files twice.
@@ -528,6 +551,10 @@ class ParquetFiles(FileSource):
         return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 
+_ENCODINGS = {"utf-8": "UTF-8", "ascii": "US-ASCII", "iso8859-1": "ISO-8859-1"}
+"""Those of `TextFiles`, by Python's names: Spark looks for the end of a line among bytes, and decodes few others."""
+
+
 class TextFiles(FileSource):
     """A folder of text files (UTF-8); each line is a tuple of one string field.
 
@@ -540,11 +567,11 @@ class TextFiles(FileSource):
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
         max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
-        options: further options of Spark's text reader, e.g. `lineSep`, or the `encoding` of files that are not UTF-8.
+        options: further options of Spark's text reader, e.g. `lineSep`, or `encoding="ISO-8859-1"`.
 
     Raises:
         BadNameError: if the field's name is not legal.
-        DefinitionError: for an option that says something else than how a line is written, or two limits.
+        DefinitionError: for an option that says something else than how a line is written, another encoding, or two limits.
     """
 
     format = "text"
@@ -566,13 +593,23 @@ class TextFiles(FileSource):
             max_bytes_per_batch=max_bytes_per_batch,
             **options,
         )
+        given = str(self._option("encoding", "UTF-8"))
+        try:
+            self._encoding = _ENCODINGS[codecs.lookup(given).name]
+        except (LookupError, ValueError):
+            raise DefinitionError(
+                f"{type(self).__name__}: encoding {given!r} is none that it reads",
+                hint=f"it reads {', '.join(_ENCODINGS.values())}; write the files in UTF-8 (iconv)",
+            ) from None
 
     def _options(self) -> dict[str, Any]:
-        return {**self.options, "wholetext": "false"}
+        return {**self.options, "encoding": self._encoding, "wholetext": "false"}
 
     def _with_file(self, frame: DataFrame) -> DataFrame:
-        """Spark keeps any bytes in a string; no table does."""
+        """Spark does not decode a line, and keeps any bytes in a string; no table does."""
         from pyspark.sql import functions as F
 
-        valid = F.make_valid_utf8(f"`{self.fields[0]}`").alias(self.fields[0])
-        return super()._with_file(frame.select(valid, "_metadata"))
+        line = F.col(f"`{self.fields[0]}`")
+        latin = self._encoding == "ISO-8859-1"
+        text = F.decode(line.cast("binary"), self._encoding) if latin else F.make_valid_utf8(line)
+        return super()._with_file(frame.select(text.alias(self.fields[0]), "_metadata"))

@@ -33,7 +33,7 @@ def test_places_in_a_batch(spark: SparkSession, source: Source, per_batch: bool,
     added = [F.lit(None).alias(name) for name in source.fields if name != "v"]
     rows = spark.range(2).select(F.col("id").alias("v"), *added, F.lit(None).alias(CORRUPT), F.lit("/in/p").alias(FILE))
     ids = [
-        [row[events.ID] for row in given.of_batch(rows, frozenset({"/in/p"}), txid).select(events.ID).collect()]
+        [row[events.ID] for row in given.events_of_batch(rows, frozenset({"/in/p"}), txid).select(events.ID).collect()]
         for txid in (0, 0, 1)
     ]
     assert ids[0] == ids[1]

@@ -67,7 +67,7 @@ class Streamed:
     def run(self) -> Streamed:
         def on_batch(frame: DataFrame, batch_id: int) -> None:
             files = self.source.positions(self.checkpoint, batch_id, batch_id)
-            frame = self.source.of_batch(frame, files, batch_id)
+            frame = self.source.of_batch(frame, files)
             assert {file_key(row["_file"]) for row in frame.select("_file").collect()} <= files
             self.batches.append(collected(frame))
             self.files.append(files)
@@ -252,7 +252,7 @@ def test_a_colon_in_a_name_that_comes_later_is_one_refused_record(spark: SparkSe
     source, checkpoint, rows = JsonFiles(tmp_path / "in", SCHEMA), tmp_path / "checkpoint", []
 
     def on_batch(frame: DataFrame, batch_id: int) -> None:
-        rows.extend(source.of_batch(frame, source.positions(checkpoint, batch_id, batch_id), batch_id).collect())
+        rows.extend(source.of_batch(frame, source.positions(checkpoint, batch_id, batch_id)).collect())
 
     writer = source.stream(spark).writeStream.foreachBatch(on_batch).option("checkpointLocation", str(checkpoint))
     writer.trigger(availableNow=True).start().awaitTermination()

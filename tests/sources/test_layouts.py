@@ -10,7 +10,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,11 @@ SCHEMA = "k string, n bigint, day string"
 class Kept:
     """A flow that keeps the rows of a folder."""
 
-    def __init__(self, spark: SparkSession, root: Path, source: FileSource) -> None:
+    def __init__(self, spark: SparkSession, root: Path, source: FileSource, slice_by: str = "day") -> None:
         self.lake = Lake(root / "lake")
         self.runtime = Runtime(spark, self.lake)
         self.topology = TridentTopology("kept")
-        self.topology.new_stream("rows", source, slice_by="day").partition_persist(DeltaState("held"))
+        self.topology.new_stream("rows", source, slice_by=slice_by).partition_persist(DeltaState("held"))
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
@@ -599,3 +599,23 @@ def test_a_file_that_does_not_fit_stops_no_restart(
         flow.runtime.catch_up(flow.topology)
     flow.runtime.backfill(flow.topology, ["d1"])
     assert (flow.rows, [rule for rule, *_ in flow.refused]) == ([("a", 1)], ["not_read", "other_fields"])
+    misspelled = Kept(spark, tmp_path, kind(folder, "kk string, nn bigint, dday string"), "dday")
+    with pytest.raises(SourceSchemaError, match=r"lacks kk, nn, dday|no declared field"):
+        misspelled.runtime.backfill(misspelled.topology, ["d1"])
+    assert flow.rows == [("a", 1)]
+
+
+def test_a_schema_that_fits_no_file_behind_the_first_batch(tmp_path: Path) -> None:
+    for name in ("a", "b", "x:y"):
+        (tmp_path / name).write_text("k,m\n")
+    (tmp_path / "c").write_text("k,n\n")
+    for schema, problem in (
+        ("k string, n bigint", None),
+        ("k string, l int", "/a does not fit the declared schema: its header lacks l;"),
+    ):
+        source = CsvFiles(tmp_path, schema)
+        source.check("s", None)  # type: ignore[arg-type]
+        with pytest.raises(SourceError, match="colon"):
+            source.check_first("s")
+        with pytest.raises(SourceSchemaError, match=problem) if problem else nullcontext():
+            source.check_first("s", begun=True)

@@ -47,6 +47,16 @@ def test_where_the_last_file_was(tmp_path: Path, path: str, files: list[str], mo
     assert (caught.value.source, caught.value.file, caught.value.path) == ("s", moved, source.path)
 
 
+def test_a_folder_within_the_former_one(tmp_path: Path) -> None:
+    """Its files keep their paths, unless they were moved into it."""
+    listed(tmp_path / "checkpoint" / "sources" / "0", "0", (tmp_path / "in" / "x.json").as_uri())
+    (tmp_path / "in" / "day=1").mkdir(parents=True)
+    JsonFiles(tmp_path / "in" / "day=1", "n bigint").check_same("s", NONE, tmp_path / "checkpoint", 0)
+    (tmp_path / "in" / "day=1" / "x.json").touch()
+    with pytest.raises(MovedSourceError):
+        JsonFiles(tmp_path / "in" / "day=1", "n bigint").check_same("s", NONE, tmp_path / "checkpoint", 0)
+
+
 def test_nothing_was_listed(tmp_path: Path) -> None:
     source = JsonFiles("/new", "n bigint")
     source.check_same("s", NONE, tmp_path, 0)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pipelines.errors import NotTextError
 from pipelines.state.kinds import LOG, MAP, ROWS, TRANSACTIONAL
 from pipelines.state.schema import REMOVED
-from pipelines.state.texts import check_texts
+from pipelines.state.texts import check_texts, checked_texts
 from tests.state.small_kinds import APP, SmallTable, record
 
 
@@ -50,6 +50,12 @@ def test_bytes_within_a_value(values: pa.Array) -> None:
         check_texts("held", pa.table({"v": values}))
 
 
+def test_bytes_beside_a_value_that_python_has_not() -> None:
+    far = pa.array([0, 10**8], pa.int32()).cast(pa.date32())
+    with pytest.raises(NotTextError, match="column v holds bytes that are no text"):
+        check_texts("held", pa.table({"v": pa.StructArray.from_arrays([far, BAD], ["d", "k"])}))
+
+
 def test_text_of_any_kind() -> None:
     check_texts("held", pa.table({"v": ["", "é\0", None, "\U0010ffff"], "b": [b"\xff", None, b"", b"a"]}))
 
@@ -62,3 +68,21 @@ def test_bytes_that_spark_writes(spark: SparkSession, tmp_path: Path, layout: st
     with pytest.raises(Exception, match='"counts": column word holds bytes that are no text in UTF-8'):
         state.writer.commit_batch(frame if layout == MAP else frame.drop(REMOVED), record(0), APP, known=False)
     assert state.writer.committed(APP) is None
+
+
+def test_bytes_within_a_value_that_spark_writes(spark: SparkSession) -> None:
+    bad = "cast(X'FF' AS string)"
+    values = (
+        f"array(null, {bad})",
+        f"array(array({bad}))",
+        f"named_struct('a.b', {bad})",
+        f"map('k', {bad})",
+        f"map({bad}, 1)",
+    )
+    good = "array(struct(map('é', null), 'x'), null) AS v, cast(null AS array<string>) AS w, array(X'FF') AS b, array(1) AS n"
+    frames = [spark.sql(f"SELECT {value} AS v") for value in values]
+    for frame in frames:
+        with pytest.raises(Exception, match='"held": column v holds bytes that are no text'):
+            checked_texts("held", frame).collect()
+    rows = spark.sql(f"SELECT {good}")
+    assert checked_texts("held", rows).collect() == rows.collect()

@@ -20,6 +20,7 @@ from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
+from pipelines.sources.files import TextFiles
 from pipelines.spark.arrow_frame import empty_frame
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.lake import Lake
@@ -146,8 +147,13 @@ class BatchGroup:
 
     def _digest_of_fields(self) -> str:
         """Return a digest of what of the sources' rows is hashed, and how, by which two hashes are known to compare."""
-        hashed = map(self.entrance.hashed, self.spouts)
-        return _digest([[row_hash(fields), fields.simpleString()] for fields in hashed])
+        hashed = []
+        for spout in self.spouts:
+            fields = self.entrance.hashed(spout)
+            # Former versions hashed the bytes of a line as they lie there.
+            mark = ["text"] if isinstance(spout.source.inner, TextFiles) else []
+            hashed.append([row_hash(fields), fields.simpleString(), *mark])
+        return _digest(hashed)
 
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""

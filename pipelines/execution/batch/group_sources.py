@@ -23,7 +23,8 @@ from pipelines.graph.expressions import spark_sql
 from pipelines.places.location import Place
 from pipelines.planner.compile import Compiler
 from pipelines.planner.windows import StreamContext
-from pipelines.sources.base import CORRUPT, FILE, marked
+from pipelines.sources.base import CORRUPT, FILE, Source, marked
+from pipelines.sources.events import EventSource
 from pipelines.state.schema import LONGEST_SLICE, NO_SLICE, RESERVED, SLICE_COLUMN, struct_of
 
 if TYPE_CHECKING:
@@ -114,8 +115,7 @@ class Entrance:
         for spout in self.spouts:
             spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
             spout.source.check(spout.stream, spark)
-            if not begun:
-                spout.source.check_first(spout.stream)
+            spout.source.check_first(spout.stream, begun=begun)
 
     def start_at(self, start: Start | None, checkpoint: Place) -> None:
         """Set where the stream of a checkpoint reads its channels on from.
@@ -206,12 +206,12 @@ class Entrance:
         """
         if len(self.spouts) == 1:
             only = self.spouts[0]
-            return {only.id: only.source.of_batch(batch, files[0], txid)}
+            return {only.id: _of_batch(only.source, batch, files[0], txid)}
         frames = {}
         for number, spout in enumerate(self.spouts):
             own = [F.col(f"_source{number}.`{name}`").alias(name) for name in spout.fields]
             rows = batch.where(F.col(SOURCE) == number).select(*own, CORRUPT, FILE)
-            frames[spout.id] = spout.source.of_batch(rows, files[number], txid)
+            frames[spout.id] = _of_batch(spout.source, rows, files[number], txid)
         return frames
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
@@ -267,6 +267,12 @@ class Entrance:
 
     def __repr__(self) -> str:
         return ", ".join(repr(spout.source) for spout in self.spouts)
+
+
+def _of_batch(source: Source, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
+    if isinstance(source, EventSource):
+        return source.events_of_batch(frame, files, txid)
+    return source.of_batch(frame, files)
 
 
 def clock_of(clocks: Mapping[str, int], origins: Iterable[str]) -> int | None:

@@ -33,6 +33,7 @@ from pipelines.spark.session import is_local
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
+from pipelines.state.texts import check_texts
 from pipelines.state.turns import LateWriterError, stream_id
 
 if TYPE_CHECKING:
@@ -275,6 +276,8 @@ class StreamBatch:
         results = self._compute(run, small, frames, attempt.position, siblings)
         # All is computed before the first commit, and what does not fit is refused, so that no state has the batch; the first
         # one sees to itself. The commits follow one another in topological order.
+        for name, (rows, _) in results.items():
+            check_texts(name, rows)
         rooms = {sink.name: self._room(attempt, sink, results) for sink in in_time[1:]}
         done = []
         for sink in in_time:
