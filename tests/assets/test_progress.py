@@ -43,6 +43,7 @@ NAME = "amounts_are_positive"
 def status(**task: Any) -> FlowStatus:
     """The flow "days" with one running query."""
     given = {"state": "running", "supervisor": "s1", "port": 6900, "beat_age_seconds": 1.0, **task}
+    given = {"failing": given["state"] == "failed" or bool(given.get("last_error")), **given}
     return FlowStatus("days", "days-1-1", "ACTIVE", 1, 1, {}, {}, NOW, tasks=(TaskStatus(1, "days", **given),))
 
 

@@ -497,6 +497,25 @@ def test_a_beat_that_cannot_be_read_hides_no_other_flow(nimbus: Nimbus, odd: Any
     assert "tridelta update numbers" in following
 
 
+@pytest.mark.parametrize(
+    ("said", "failing"),
+    [
+        ({"state": "running"}, False),
+        ({"state": "failed"}, True),
+        ({"state": "running", "failing": True}, True),
+        ({"state": "running", "failing": False}, False),
+    ],
+    ids=str,
+)
+def test_an_error_of_a_worker_of_the_release_before_is_over_once_it_runs(
+    nimbus: Nimbus, said: dict[str, Any], failing: bool
+) -> None:
+    """It takes back no error before it ends: only a later one says whether its query has come through."""
+    nimbus.submit("flights")
+    put_beat(nimbus, "flights", BEAT | {"last_error": "disk"} | said)
+    assert nimbus.flow("flights").tasks[0].failing is failing
+
+
 def test_a_check_of_another_release_has_all_its_figures(nimbus: Nimbus) -> None:
     nimbus.submit("flights")
     put_beat(nimbus, "flights", BEAT)
