@@ -231,6 +231,9 @@ def _names_of(flow: FlowAssets) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the names of a flow's assets and of the steps of jobs, and what they are."""
     view = flow.view
     yield ("step", f"{view.name}_states"), "the step of the states"
+    if view.partitions is not None:
+        # Dagster wants the jobs' own names to differ from those of steps, too.
+        yield ("step", f"{view.name}_slices_job"), "the job of the slices"
     for verb in ("catch_up", "check", "answer", "compact"):
         yield ("step", f"{verb}_{view.name}"), "a step of the jobs"
     # Dagster names the step of an asset, or of a check, by its key.
@@ -246,7 +249,7 @@ def _names_of(flow: FlowAssets) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 TakenNames = dict[tuple[str, str], tuple[str, str]]
-"""The flow, and what of it, that has a name, by the kind of the name (`asset`, `step`, `stream`) and the name."""
+"""The flow (empty: all), and what of it, that has a name, by the kind of the name (`asset`, `step`, `stream`) and the name."""
 
 
 def take_names(flow: FlowAssets, taken: TakenNames) -> None:
@@ -259,7 +262,7 @@ def take_names(flow: FlowAssets, taken: TakenNames) -> None:
     for key, what in _names_of(flow):
         if other := own.get(key) or taken.get(key):
             raise DefinitionError(
-                f"{what} of flow {flow.view.name} has the name of {other[1]} of flow {other[0]}",
+                f"{what} of flow {flow.view.name} has the name of {other[1]}" + f" of flow {other[0]}" * bool(other[0]),
                 hint="give one of them another name",
             )
         own[key] = flow.view.name, what

@@ -108,7 +108,9 @@ def catalog_group(settings: FlowSettings) -> FlowGroup:
     """
     specs, problems = found()
     flows, faults = [], [str(problem) for problem in problems]
-    taken: TakenNames = {}
+    fixed_jobs, _ = _wired(FlowGroup([]))
+    names = [name for job in fixed_jobs for name in (job.name, *(node.name for node in job.nodes))]
+    taken: TakenNames = {("step", name): ("", f'"{name}" of all flows') for name in names}
     for spec in specs:
         try:
             made = flow_assets(FlowView.of(spec, settings))

@@ -221,13 +221,29 @@ def test_an_answer_may_have_the_name_of_any_step(tmp_path: Path, monkeypatch: py
     def steps() -> set[str]:
         defs = flow_definitions([catalog_group(FlowSettings(tmp_path))], str(tmp_path / "lake"))
         dg.Definitions.validate_loadable(defs)
-        return {node.name for job in defs.get_repository_def().get_all_jobs() for node in job.nodes}
+        jobs = defs.get_repository_def().get_all_jobs()
+        graphs = {job.graph.name for job in jobs if not job.name.startswith("__")}
+        return graphs | {node.name for job in jobs for node in job.nodes}
 
     monkeypatch.setattr("pipelines.catalog.FLOWS", (shop("orders", state="kept"),))
     names = steps()
     assert {"check_orders", "orders_states", "kept_suite", "query_op", "housekeeping", "sources__orders_in"} <= names
     monkeypatch.setattr("pipelines.catalog.FLOWS", (shop("orders", state="kept", queries=(*sorted(names),)),))
     assert len(steps()) == 2 * len(names)
+
+
+@pytest.mark.parametrize("name", ["job", "slices_job"])
+def test_a_flow_whose_steps_have_the_names_of_jobs_is_left_out(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster has one space of names for steps and for the graphs of jobs."""
+    flows = (shop("check", state="kept"), shop(name, state="others"))
+    monkeypatch.setattr("pipelines.catalog.FLOWS", flows)
+    group = catalog_group(FlowSettings(tmp_path))
+    dg.Definitions.validate_loadable(flow_definitions([group], str(tmp_path / "lake")))
+    assert [view.name for view in group.views] == ["check"]
+    (fault,) = group.faults
+    assert f"a step of the jobs of flow {name} has the name of " in fault
 
 
 @pytest.mark.parametrize(

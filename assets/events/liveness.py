@@ -53,7 +53,9 @@ def _trouble(task: TaskStatus, now: float) -> tuple[str, str] | None:
     if task.state == "silent":
         return "silent", f"its worker has not beaten for {task.beat_age_seconds:.0f} s"
     if task.failing:
-        return "failing", (task.last_error or "failed").splitlines()[0]
+        what = (task.last_error or "failed").splitlines()[0]
+        # A refusal names its batch: that a gate refuses the next one, too, is another fault.
+        return what if '" refused ' in what else "failing", what
     if task.gone:
         what = f"what it reads is gone: {', '.join(task.gone)}"
         return what, what

@@ -16,6 +16,7 @@ from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, Su
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.status import (
     ASSIGNED,
+    FAILED,
     SILENT,
     CheckStatus,
     ClusterStatus,
@@ -81,8 +82,10 @@ class Cluster:
             return TaskStatus(query.task, query.group, ASSIGNED, *slot, partitions=query.partitions)
         figures = {name: value for name, value in beat.figures.items() if name in _TASK_FIELDS}
         age = max(0.0, time.time() - beat.beat_at)
+        # Workers of earlier releases do not say it, and take back no error before they end.
+        figures.setdefault("failing", figures.get("state") == FAILED)
         if age > self._settings.task_timeout_seconds:
-            figures["state"] = SILENT
+            figures |= {"state": SILENT, "failing": False}
         figures |= {"task": query.task, "supervisor": slot[0], "port": slot[1], "beat_age_seconds": round(age, 1)}
         try:
             checks = _CHECKS.validate_python(figures.get("checks", {}))

@@ -357,10 +357,15 @@ class FlowFolder:
             final = any(line.get("final") for line in self._news(now))
             try:
                 version = self._nimbus.roll_back(name, entry.former.version).version
-            except (NotAliveError, NoTransitionError, SubmitError) as error:
-                # Somebody kills or rebalances it in this moment, or has so before that the former one does not fit:
-                # the next look sees what has become of it.
+            except (NotAliveError, NoTransitionError) as error:
+                # Somebody kills or rebalances it in this moment: the next look sees what has become of it.
                 logger.warning("not rolled back", flow=name, reason=str(error))
+                return
+            except SubmitError as error:
+                # What a rebalance has set does not fit the former one: this one stays, and is tried again by its worker.
+                logger.warning("not rolled back", flow=name, reason=str(error))
+                self._not_changed(name, entry.file, TrideltaError(reason), final=final)
+                entry.former = None
                 return
             self._not_changed(name, entry.file, TrideltaError(reason), final=final)
             self.deployed[name] = _WatchedFlow(entry.former.file, STARTED, version, problem=now.problem)

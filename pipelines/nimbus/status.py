@@ -67,6 +67,7 @@ class TaskStatus:
         memory_bytes: memory of its worker's processes, shared by all that runs in it.
         restarts: How often its query was started again after a failure.
         version: The flow's version that it runs; None before the first beat.
+        failing: Whether it has failed and not come through since: also in its next attempts.
     """
 
     task: int
@@ -97,11 +98,7 @@ class TaskStatus:
     memory_bytes: int | None = None
     restarts: int = 0
     version: int | None = None
-
-    @property
-    def failing(self) -> bool:
-        """Return whether it has failed and not come through since: also in its next attempts."""
-        return self.state == FAILED or (bool(self.last_error) and self.state in (STARTING, REPARTITIONING, RUNNING))
+    failing: bool = False
 
 
 @dataclass(frozen=True)

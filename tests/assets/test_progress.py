@@ -43,6 +43,7 @@ NAME = "amounts_are_positive"
 def status(**task: Any) -> FlowStatus:
     """The flow "days" with one running query."""
     given = {"state": "running", "supervisor": "s1", "port": 6900, "beat_age_seconds": 1.0, **task}
+    given = {"failing": given["state"] == "failed" or bool(given.get("last_error")), **given}
     return FlowStatus("days", "days-1-1", "ACTIVE", 1, 1, {}, {}, NOW, tasks=(TaskStatus(1, "days", **given),))
 
 
@@ -239,6 +240,9 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends(view: FlowView, lake: L
     ]
 
 
+REFUSED = f'gate "accepted" refused batch {{}}: {NAME}: 1 of 2 rows'
+
+
 def failing(error: str, restarts: int) -> list[FlowStatus]:
     """An attempt more: it has failed, starts again, and runs its batch."""
     states = ("failed", "starting", "running")
@@ -252,9 +256,11 @@ def failing(error: str, restarts: int) -> list[FlowStatus]:
         ([status(state="silent", beat_age_seconds=30.0 + 10 * tick) for tick in range(4)], 1),
         ([status(backlog={"files": 1.0}, last_batch_at=NOW - 700 - 10 * tick) for tick in range(4)], 1),
         ([*failing("at 12:01: disk", 0), *failing("at 12:02: disk", 1), status(state="failed"), status()], 2),
+        ([*failing(REFUSED.format(3), 0), *failing(REFUSED.format(3), 1)], 1),
+        ([*failing(REFUSED.format(3), 0), *failing(REFUSED.format(4), 0)], 2),
         ([status(state="silent"), status(state="failed", last_error="disk"), status(gone=["/in"])], 3),
     ],
-    ids=["silent", "stuck", "failing", "one after the other"],
+    ids=["silent", "stuck", "failing", "refused", "the next is refused, too", "one after the other"],
 )
 def test_what_lasts_is_told_once(view: FlowView, lake: Lake, looks: list[FlowStatus], told: int, others: bool) -> None:
     cursor, events, changes = None, 0, 0
@@ -268,8 +274,8 @@ def test_what_lasts_is_told_once(view: FlowView, lake: Lake, looks: list[FlowSta
 def test_a_gate_that_refuses_what_failed_before_for_another_cause_is_red(view: FlowView, lake: Lake) -> None:
     first = Progress([view], lake, None)
     first.look({"days": status(state="failed", last_error="disk")}, NOW)
-    said = f'gate "accepted" refused batch 3: {NAME}: 1 of 2 rows'
-    events = Progress([view], lake, first.cursor).look({"days": status(state="failed", last_error=said)}, NOW + 15)
+    seen = status(state="failed", last_error=REFUSED.format(3))
+    events = Progress([view], lake, first.cursor).look({"days": seen}, NOW + 15)
     checks = [one.check_name for one in events if isinstance(one, dg.AssetCheckEvaluation)]
     assert f"accepted__{NAME}" in checks
 

@@ -163,5 +163,7 @@ def test_a_failure_is_over_when_a_trigger_has_ended_without_a_batch_too(tmp_path
     made.started(again=True)
     made.look(cast("StreamingQuery", Reports(None)), tmp_path)
     assert made.last_error == "disk"
+    assert made.to_json()["failing"]
     made.look(cast("StreamingQuery", Reports("{}")), tmp_path)
     assert made.last_error is None
+    assert not made.to_json()["failing"]

@@ -15,7 +15,7 @@ from pipelines import Lake
 from pipelines.errors import LostRowsError, MissingPathError
 from pipelines.flowmix import load_flow
 from pipelines.nimbus import flow_folder
-from pipelines.nimbus.errors import NotAliveError, NoTransitionError, RegistryError
+from pipelines.nimbus.errors import NotAliveError, NoTransitionError, RegistryError, SubmitError
 from pipelines.nimbus.flow_folder import FlowFolder
 from pipelines.nimbus.registry.records import Content, Version
 from pipelines.nimbus.status import ClusterStatus, FlowStatus
@@ -278,6 +278,31 @@ def test_a_change_that_fails_while_somebody_rebalances_its_flow_ends_nothing(
         assert running(folder) == {"second"}
     assert what(folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
     assert running(folder) == {"first", "second"}
+
+
+def test_a_change_that_cannot_be_rolled_back_is_refused_once(
+    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a rebalance has set does not fit the former version."""
+    asked: list[str] = []
+
+    def unfit(name: str, to: int) -> FlowStatus:
+        asked.append(name)
+        raise SubmitError(name, "setting rebalance: busy below overloaded")
+
+    monkeypatch.setattr(streams, "roll_back", unfit)
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.fails = [MissingPathError("s", "in")]
+    happened = [one for _ in range(4) for one in folder.look()]
+    assert what(happened) == [("refused", "first")]
+    assert "there is nothing at in" in happened[0].reason
+    assert asked == ["first"]
+    # It is the one that is tried again, by its worker.
+    streams.lives("first")
+    assert what(folder.look()) == [("changed", "first")]
 
 
 def test_a_change_that_has_failed_is_tried_again_later_and_later(

@@ -41,6 +41,7 @@ from pipelines.nimbus.errors import (
 from pipelines.nimbus.periodic_rebalance import judge
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Placing
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -496,6 +497,25 @@ def test_a_beat_that_cannot_be_read_hides_no_other_flow(nimbus: Nimbus, odd: Any
     assert "tridelta update numbers" in following
 
 
+@pytest.mark.parametrize(
+    ("said", "failing"),
+    [
+        ({"state": "running"}, False),
+        ({"state": "failed"}, True),
+        ({"state": "running", "failing": True}, True),
+        ({"state": "running", "failing": False}, False),
+    ],
+    ids=str,
+)
+def test_an_error_of_a_worker_of_the_release_before_is_over_once_it_runs(
+    nimbus: Nimbus, said: dict[str, Any], failing: bool
+) -> None:
+    """It takes back no error before it ends: only a later one says whether its query has come through."""
+    nimbus.submit("flights")
+    put_beat(nimbus, "flights", BEAT | {"last_error": "disk"} | said)
+    assert nimbus.flow("flights").tasks[0].failing is failing
+
+
 def test_a_check_of_another_release_has_all_its_figures(nimbus: Nimbus) -> None:
     nimbus.submit("flights")
     put_beat(nimbus, "flights", BEAT)
@@ -527,6 +547,32 @@ def test_a_setting_that_is_a_table_is_changed_by_its_entries(nimbus: Nimbus) -> 
     assert spark() == {}
     nimbus.update("flights", spark={"e": "6"})
     assert spark() == {"e": "6"}
+
+
+def test_a_table_of_a_rebalance_is_kept_whole_as_every_release_reads_it(nimbus: Nimbus) -> None:
+    nimbus.submit("flights", rebalance={"busy": 1.2, "overloaded": 1.5})
+    submitted = nimbus.registry.flow("flights")
+    # What a release before stored for `rebalance.busy=0.9`: it took the place of the version's table.
+    flow = replace(submitted, scale=Request(settings={"rebalance": {"busy": 0.9}}))
+    assert flow.settings["rebalance"] == {"busy": 0.9}
+    other = replace(flow.version.content, settings={"rebalance": {"busy": 1.2, "overloaded": 1.5, "idle": 0.1}})
+    said = Request(settings={"rebalance": {"idle": 0.1}})
+    assert flow.with_content(other, said).settings["rebalance"] == {"busy": 0.9, "idle": 0.1}
+    nimbus.rebalance("flights", settings={"rebalance": {}}, wait_seconds=0)
+    nimbus.registry.fire()
+    nimbus.rebalance("flights", settings={"rebalance": {"idle": 0.1}}, wait_seconds=0)
+    nimbus.registry.fire()
+    assert nimbus.registry.flow("flights").scale.settings == {"rebalance": {"idle": 0.1}}
+
+
+def test_a_rollback_takes_back_what_an_update_said_of_a_table_and_keeps_what_a_rebalance_did(nimbus: Nimbus) -> None:
+    nimbus.submit("flights", spark={"a": "1", "b": "1"})
+    nimbus.rebalance("flights", settings={"spark": {"c": "2"}}, wait_seconds=0)
+    nimbus.registry.fire()
+    nimbus.update("flights", spark={"b": "3"})
+    assert nimbus.registry.flow("flights").settings["spark"] == {"a": "1", "b": "3", "c": "2"}
+    nimbus.roll_back("flights")
+    assert nimbus.registry.flow("flights").settings["spark"] == {"a": "1", "b": "1", "c": "2"}
 
 
 def test_a_threshold_is_checked_beside_those_that_hold(nimbus: Nimbus) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,9 @@ class FakeServer:
 
     def refuse(self) -> None:
         self.refuses = True
+
+    def take(self) -> None:
+        self.refuses = False
 
     def start(self) -> None:
         self.started = True
@@ -114,6 +118,12 @@ def test_while_a_request_is_under_way_flows_go_on_as_they_are(registry: Registry
 CLUSTER = "spark://cluster:7077"
 
 
+def has_asked(worker: WorkerProcess, flows: Iterable[DeployedFlow]) -> None:
+    """Its Spark was made of what these flows ask for."""
+    there = {flow.serial: flow for flow in flows}
+    worker._asked, worker._compared = asked_of(there.values()), there
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["while it runs", "while Spark starts"])
 @pytest.mark.parametrize(
     ("own", "asked", "ends"),
@@ -121,6 +131,7 @@ CLUSTER = "spark://cluster:7077"
         ("", Request(settings={"spark": {"spark.driver.memory": "8g"}}), True),
         ("", Request(settings={"master": CLUSTER}), True),
         (CLUSTER, Request(parallelism={"q": 8}), True),
+        (CLUSTER, Request(parallelism={"q": 2}), False),
         (CLUSTER, Request(settings={"trigger_seconds": 1}), False),
         ("", Request(parallelism={"q": 800}), False),
     ],
@@ -147,7 +158,8 @@ def test_a_rebalance_that_asks_for_another_spark_restarts_the_worker(
     monkeypatch.setenv("TRIDELTA_SPARK_MASTER", own)
     server = FakeServer(busy=True)
     worker._server = server  # type: ignore[assignment]
-    worker._asked = asked_of([registry.submit("a", content("a"))])
+    four = content("a")
+    has_asked(worker, [registry.submit("a", replace(four, definition={**four.definition, "explicit": {"q": 4}}))])
     if not late:
         assert not look()
     registry.rebalance("a", asked, wait_seconds=0)
@@ -167,7 +179,7 @@ def test_a_flow_that_leaves_for_a_spark_of_its_own_restarts_nobody(
         registry.submit(name, named)
     monkeypatch.setattr(worker, "_begin", lambda *_: None)
     worker._server = FakeServer()  # type: ignore[assignment]
-    worker._asked = asked_of(registry.flows())
+    has_asked(worker, registry.flows())
 
     def look() -> bool:
         worker._follow({(flow.serial, 1): flow for flow in registry.flows()})
@@ -181,6 +193,61 @@ def test_a_flow_that_leaves_for_a_spark_of_its_own_restarts_nobody(
     registry.fire()
     # It has stayed behind, alone.
     assert look()
+
+
+def test_flows_that_came_or_went_make_no_rebalance_a_restart(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asks(**settings: object) -> Content:
+        return replace(content("x"), settings={"application": "x", **settings})
+
+    def look() -> bool:
+        worker._follow({(flow.serial, 1): flow for flow in registry.flows()})
+        return worker.ending.is_set()
+
+    def rebalance(**settings: object) -> None:
+        registry.rebalance("b", Request(settings=settings), wait_seconds=0)
+        registry.fire()
+
+    monkeypatch.setattr(worker, "_begin", lambda *_: None)
+    server = FakeServer(busy=True)
+    worker._server = server  # type: ignore[assignment]
+    registry.submit("a", asks(master=CLUSTER, spark={"spark.driver.memory": "8g"}))
+    registry.submit("b", asks())
+    has_asked(worker, registry.flows())
+    # While Spark starts.
+    registry.submit("c", asks(spark={"spark.driver.cores": 2}))
+    assert not look()
+    registry.kill("a", wait_seconds=0)
+    registry.fire()
+    rebalance(trigger_seconds=1)
+    assert not look()
+    assert not server.refuses
+    rebalance(spark={"spark.driver.memory": "9g"})
+    assert not look()
+    assert server.refuses
+    # Taken back before the request came to its end.
+    rebalance(spark={})
+    assert not look()
+    assert not server.refuses
+    server.busy = False
+    assert not look()
+
+
+def test_an_update_in_place_that_asks_for_another_spark_restarts_the_worker(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flow of a watched folder, whose next version the same process may run."""
+    watched = replace(content("a"), settings={"application": deployed.WATCHED})
+    watched = replace(watched, definition={**watched.definition, "kind": deployed.YAML})
+    monkeypatch.setattr(worker, "_begin", lambda *_: None)
+    worker._server = FakeServer()  # type: ignore[assignment]
+    registry.submit("a", watched)
+    has_asked(worker, registry.flows())
+    for settings, ends in (({"trigger_seconds": 2.0}, False), ({"spark": {"spark.driver.memory": "8g"}}, True)):
+        flow = registry.update("a", replace(watched, settings={**watched.settings, **settings}))
+        worker._follow({(flow.serial, 1): flow})
+        assert worker.ending.is_set() is ends
 
 
 def test_a_worker_that_is_told_to_end_does_so_without_the_registry(

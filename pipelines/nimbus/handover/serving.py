@@ -153,6 +153,11 @@ class Server:
         with self._lock:
             self._limit = 0
 
+    def take(self) -> None:
+        """Take requests again."""
+        with self._lock:
+            self._limit = REQUESTS_LIMIT
+
     def end_if_idle(self) -> bool:
         """Take no request from now on, unless one is under way. Returns whether none is."""
         with self._lock:

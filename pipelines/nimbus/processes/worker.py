@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipelines import logs
@@ -42,7 +43,6 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
-from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -104,9 +104,8 @@ class WorkerProcess:
         self._imported = imported or ImportedCode()
         self._asked = asked_of(())
         """What its Spark was made of; a standby's of what nobody asks for."""
-        self._scales: dict[int, Request] | None = None
-        """By flow the scale that it had when its Spark was last compared with what is asked for."""
-        self._needs_other_spark = False
+        self._compared: dict[int, DeployedFlow] | None = None
+        """By flow what it was when its Spark was last compared with what is asked for; None: a standby's was not yet."""
         self._needs_other_code: set[int] = set()
         """Flows that could not be loaded, after code that is imported here was changed."""
         self._ran: set[int] = set()
@@ -136,7 +135,7 @@ class WorkerProcess:
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
         if spark is None:
             flows = [*self._flows().values()]
-            self._asked = asked_of(flows)
+            self._asked, self._compared = asked_of(flows), {flow.serial: flow for flow in flows}
             spark = spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", flows)
         threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
         self._application = Application(
@@ -222,7 +221,10 @@ class WorkerProcess:
         """Begin, drain and drop tasks."""
         here = {flow.serial: flow for flow in flows.values()}
         held = self._restart_for(list(here.values()))
-        self._restart_for_other_spark(here)
+        waits = self._restart_for_other_spark(here)
+        if self._server is not None and not (held or waits or self.ending.is_set()):
+            # What it refused requests for has been taken back.
+            self._server.take()
         for key, task in self._tasks.items():
             if key in flows:
                 self._steer(task, flows[key], held)
@@ -270,24 +272,29 @@ class WorkerProcess:
         self.ending.set()
         return set()
 
-    def _restart_for_other_spark(self, here: Mapping[int, DeployedFlow]) -> None:
-        """End where a rebalance asks for another Spark than the one that is up, once no request is under way."""
-        scales = {serial: flow.scale for serial, flow in here.items()}
-        if self._scales is not None and all(
-            self._scales.get(serial, scale) == scale for serial, scale in scales.items()
-        ):
-            self._scales = scales
-        elif len(_applications(flows := _readable(here.values()))) <= 1:
-            # Of several one leaves for a slot of its own.
-            self._scales = scales
-            self._needs_other_spark = self._needs_other_spark or asked_of(flows) != self._asked
-        if self._needs_other_spark and self._server is not None and not self.ending.is_set():
-            self._server.refuse()
-            if not self._server.busy:
-                logger.info(
-                    "worker restarts for other Spark settings", flows=sorted(flow.name for flow in here.values())
-                )
-                self.ending.set()
+    def _restart_for_other_spark(self, here: Mapping[int, DeployedFlow]) -> bool:
+        """End where changed flows ask for another Spark than the one that is up. Return whether requests hold that up."""
+        flows = _readable(here.values())
+        before = self._compared
+        if before is not None:
+            # Those that came or went make no difference.
+            before = self._compared = {serial: before.get(serial, flow) for serial, flow in here.items()}
+        if len(_applications(flows)) > 1:
+            # One leaves for a slot of its own.
+            return False
+        asked = asked_of(flows)
+        same = before is not None and not asked.needs_other_than(asked_of(before[flow.serial] for flow in flows))
+        if same or not asked.needs_other_than(self._asked):
+            self._compared = dict(here)
+            return False
+        if self._server is None or self.ending.is_set():
+            return False
+        self._server.refuse()
+        if self._server.busy:
+            return True
+        logger.info("worker restarts for other Spark settings", flows=sorted(flow.name for flow in flows))
+        self.ending.set()
+        return False
 
     def _restart_for_other_code(self, here: Mapping[int, DeployedFlow]) -> None:
         """End where only another process can load what is to run.
@@ -499,7 +506,8 @@ def spark_of(
     own = FlowSettings.from_environment().lake_root
     for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
         any_folder(root, "the lake")
-    master, asked = asked_of(here)
+    asked = asked_of(here)
+    master = asked.master
     most = _most_partitions(here)
     if is_local(master) and most > cores(master):
         master = f"local[{most}]"
@@ -510,11 +518,31 @@ def spark_of(
         # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
         "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     }
-    return spark_session(f"tridelta {name}", master=master, conf=conf | spark_values(asked))
+    if asked.cores:
+        conf["spark.cores.max"] = str(asked.cores)
+    return spark_session(f"tridelta {name}", master=master, conf=conf | spark_values(asked.conf))
 
 
-def asked_of(flows: Iterable[DeployedFlow]) -> tuple[str, dict[str, object]]:
-    """Return the master and the Spark settings that the flows of a slot ask for."""
+@dataclass(frozen=True)
+class Asked:
+    """What the flows of a slot ask of Spark.
+
+    Attributes:
+        conf: Its settings.
+        cores: Of a cluster, unless its settings say so; else 0.
+    """
+
+    master: str
+    conf: Mapping[str, object]
+    cores: int
+
+    def needs_other_than(self, up: Asked) -> bool:
+        """Return whether the Spark for what others asked does not do: one with more cores does."""
+        return (self.master, self.conf) != (up.master, up.conf) or self.cores > up.cores
+
+
+def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
+    """Return what the flows of a slot ask of Spark."""
     from pipelines.spark.session import is_local
 
     here = own = _readable(flows)
@@ -522,11 +550,10 @@ def asked_of(flows: Iterable[DeployedFlow]) -> tuple[str, dict[str, object]]:
         # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
         own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
     master = next((flow.settings["master"] for flow in own if flow.settings.get("master")), own_master())
-    most = _most_partitions(here)
-    conf: dict[str, object] = {"spark.cores.max": most} if most and not is_local(master) else {}
+    conf: dict[str, object] = {}
     for flow in own:
         conf |= flow.settings.get("spark", {})
-    return master, conf
+    return Asked(master, conf, 0 if is_local(master) or "spark.cores.max" in conf else _most_partitions(here))
 
 
 def _applications(flows: Iterable[DeployedFlow]) -> set[str]:

@@ -96,9 +96,7 @@ class DeployedFlow:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that hold now."""
-        both = merged(self.version.content.settings, self.scale.settings)
-        # An entry that a rebalance has taken away is None.
-        return {name: _present(value) if isinstance(value, Mapping) else value for name, value in both.items()}
+        return {**self.version.content.settings, **self.scale.settings}
 
     def with_content(self, content: Content, said: Request) -> DeployedFlow:
         """Return it with another content.
@@ -113,7 +111,7 @@ class DeployedFlow:
             scale.workers if said.workers is None else None,
             {component: number for component, number in there.items() if component not in said.parallelism},
             without_gone(
-                _unsaid(scale.settings, said.settings),
+                _rebalanced(scale.settings, said.settings, self.version.content.settings, content.settings),
                 content.components,
                 query_of_task(content.definition.get("queries")).values(),
             ),
@@ -219,18 +217,35 @@ def without_gone(settings: Mapping[str, Any], components: Collection[str], queri
     return {name: value for name, value in kept.items() if value or not settings[name]}
 
 
-def _present(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {entry: value for entry, value in table.items() if value is not None}
+def _rebalanced(
+    scale: Mapping[str, Any], said: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what rebalances have set, but for what is said; a table is kept whole, and goes over entry by entry.
+
+    Args:
+        before, now: The settings of the version that they were set on, and of the next.
+    """
+    settings = {name: value for name, value in scale.items() if name not in said}
+    for name, held in scale.items():
+        named = said.get(name, ())
+        if not isinstance(held, Mapping) or (name in said and not (named and isinstance(named, Mapping))):
+            continue
+        old, new = _table(before, name), _table(now, name)
+        there = {entry: value for entry, value in new.items() if entry in held or entry not in old or entry in named}
+        own = {
+            entry: value
+            for entry, value in held.items()
+            if entry not in named and (entry not in old or old[entry] != value)
+        }
+        settings[name] = there | own
+        if settings[name] == new:
+            del settings[name]
+    return settings
 
 
-def _unsaid(settings: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without those that are said, and of tables without the entries that are."""
-    unsaid = {name: value for name, value in settings.items() if name not in said}
-    for name, table in said.items():
-        held = settings.get(name)
-        if table and isinstance(table, Mapping) and isinstance(held, Mapping) and held.keys() - table.keys():
-            unsaid[name] = {entry: value for entry, value in held.items() if entry not in table}
-    return unsaid
+def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = settings.get(name)
+    return table if isinstance(table, Mapping) else {}
 
 
 def flow_id(name: str, serial: int, submitted_at: float) -> str:

@@ -393,10 +393,8 @@ def _status(value: str | None) -> Status | None:
 
 def _scaled(flow: DeployedFlow, request: Request) -> Request:
     """Merge a further rebalance into what holds: the later word wins."""
-    scale, held = flow.scale, merged(flow.version.content.settings, flow.scale.settings)
-    # An empty table takes away each entry, the version's too: a later rebalance that sets one brings no other back.
-    asked = {
-        name: dict.fromkeys(held.get(name, {})) if value == {} else value for name, value in request.settings.items()
-    }
+    scale, both = flow.scale, merged(flow.settings, request.settings)
+    # A table is kept whole, as every release reads it: in place of the version's.
+    settings = {**scale.settings, **{name: both[name] for name in request.settings}}
     parallelism: Mapping[str, int] = {**scale.parallelism, **request.parallelism}
-    return Request(request.workers or scale.workers, parallelism, merged(scale.settings, asked))
+    return Request(request.workers or scale.workers, parallelism, settings)

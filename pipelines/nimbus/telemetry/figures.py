@@ -18,7 +18,7 @@ from pipelines import logs
 from pipelines.causes import shortened
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
-from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING, CheckStatus
+from pipelines.nimbus.status import ASSIGNED, FAILED, REPARTITIONING, RUNNING, STARTING, CheckStatus
 from pipelines.places.location import Location, Place
 from pipelines.places.store import StoreError
 from pipelines.sources.base import place_of
@@ -318,6 +318,8 @@ class TaskFigures:
             "checks": {name: asdict(figures) for name, figures in list(self._checks.items())},
             "gates": [_without_rows(gate) for gate in last.gates] if last else [],
             "last_error": self.last_error,
+            "failing": self.state == FAILED
+            or (bool(self.last_error) and self.state in (STARTING, REPARTITIONING, RUNNING)),
             "last_batch_at": self._ends[-1][0] if self._ends else None,
             "restarts": self._restarts,
         }
