@@ -201,7 +201,7 @@ def moment(value: Any) -> Any:
 def own_text(value: Any) -> str:
     """Return a text, or the one that bytes are in UTF-8, as Arrow takes them."""
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # not the name that a member of an Enum has
     try:
         return blob(value).decode()
     except ValueError:
