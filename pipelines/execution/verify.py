@@ -244,8 +244,8 @@ def _findings(spark: SparkSession, table: StateTable, fields: Sequence[str]) -> 
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))
     # A channel's clock rows have no slice.
     counted = stored.where(~F.col(SLICE_COLUMN).eqNullSafe(ROLL_UP)).groupBy(TXID, SLICE_COLUMN, GEN)
-    # Earlier releases hashed columns as they came: in the order that the table has, or that the flow has now.
-    former = (former_row_hash(stored.schema, order) for order in ((), fields))
+    # Earlier releases hashed columns as they came: in the order that the table has, or that the flow has now; maybe without maps.
+    former = [former_row_hash(stored.schema, order, added=added) for order in ((), fields) for added in (False, True)]
     ways = dict.fromkeys([row_hash(stored.schema), *former])
     sums = counted.agg(F.count(F.lit(1)), *(F.expr(xor_of_rows(way)) for way in ways)).collect()
     held = {(txid, slice_): _Held(rows, tuple(hashes)) for txid, slice_, _, rows, *hashes in sums}

@@ -58,6 +58,9 @@ def of_all(converts: Sequence[Convert | None]) -> Convert | None:
     """Return what converts the values of a row, each by its own."""
     if not any(converts):
         return None
+    if len(converts) == 1:
+        first = converts[0]
+        return lambda values: (one(first, *values),)
     return lambda values: tuple(one(convert, value) for convert, value in zip(converts, values, strict=True))
 
 
@@ -198,7 +201,7 @@ def moment(value: Any) -> Any:
 def own_text(value: Any) -> str:
     """Return a text, or the one that bytes are in UTF-8, as Arrow takes them."""
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # not the name that a member of an Enum has
     try:
         return blob(value).decode()
     except ValueError:
@@ -207,6 +210,8 @@ def own_text(value: Any) -> str:
 
 def as_text(value: Any) -> str:
     """Return a text; numbers and truth values as Spark writes them."""
+    if type(value) is str:  # nearly all are, and the checks of the others cost
+        return value
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
     if isinstance(value, decimal.Decimal | numbers.Integral):

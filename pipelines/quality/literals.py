@@ -124,13 +124,20 @@ def literal(value: Any, data_type: T.DataType, field: str, operation: str) -> An
     wanted = family(data_type)
     if isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
         raise FunctionError(operation, f"{shown(value)} is larger than any bigint")
-    if value is None or value_family(value) == wanted:
-        return in_utc(value)
     if wanted == "time" and isinstance(value, str):
-        return in_utc(as_bound(value, operation))
+        value = as_bound(value, operation)
+    if value is None or value_family(value) == wanted:
+        return _wall(value) if isinstance(data_type, T.TimestampNTZType) else in_utc(value)
     if wanted not in ("number", "string", "boolean", "time"):
         return value  # left to Spark's analysis
     raise FunctionError(operation, f"{value!r} does not compare with {field}, which is {data_type.simpleString()}")
+
+
+def _wall(value: Any) -> Any:
+    """Return a time as a literal without a zone, the one of UTC; Spark would compare another one by the session's zone."""
+    if not isinstance(value, datetime.datetime):
+        return value
+    return F.lit(in_utc(value).astimezone(datetime.UTC).replace(tzinfo=None).isoformat()).cast(T.TimestampNTZType())
 
 
 def in_utc(value: Any) -> Any:

@@ -23,7 +23,7 @@ from pipelines.errors import FunctionError
 from pipelines.quality import patterns
 from pipelines.quality.conditions import condition_column
 from pipelines.quality.gate import Check
-from pipelines.quality.literals import INTEGRAL, Frame, as_bound, as_whole, between, family, literal, literals
+from pipelines.quality.literals import INTEGRAL, Frame, as_bound, as_whole, between, family, in_utc, literal, literals
 
 Expected = Callable[[Frame, Mapping[str, Any], str], Column]
 
@@ -63,9 +63,9 @@ class RowRule:
 
 
 def _instant(bound: Any) -> Any:
-    """Return a day as its first moment in UTC, as Spark compares it with a time; another bound as it is."""
+    """Return a day as its first moment in UTC, as Spark compares it with a time, and a time without a zone as one of UTC."""
     day = type(bound) is datetime.date
-    return datetime.datetime.combine(bound, datetime.time(), datetime.UTC) if day else bound
+    return datetime.datetime.combine(bound, datetime.time(), datetime.UTC) if day else in_utc(bound)
 
 
 def _between(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
@@ -74,10 +74,10 @@ def _between(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     if low is None and high is None:
         raise FunctionError(operation, "min_value and max_value cannot both be None")
     data_type = frame.type_of(field)
-    low, high = (literal(bound, data_type, field, operation) for bound in (low, high))
+    least, most = (literal(bound, data_type, field, operation) for bound in (low, high))
     if low is not None and high is not None and _instant(low) > _instant(high):
         raise FunctionError(operation, f"min_value {low} is greater than max_value {high}")
-    return between(frame.column(field), low, high, bool(kwargs.get("strict_min")), bool(kwargs.get("strict_max")))
+    return between(frame.column(field), least, most, bool(kwargs.get("strict_min")), bool(kwargs.get("strict_max")))
 
 
 def _in_set(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:

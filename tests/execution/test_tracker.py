@@ -210,11 +210,13 @@ def test_hashes_of_other_fields_are_not_compared(before: str | None, now: str, c
     if before is None:
         del kept["sources"]["flights"]["fields"]  # of an earlier release
     store.put("main", 0, AttemptRecord.from_json(json.loads(json.dumps(kept))))
-    tracker = BatchTracker([Stage("flights", fields=now)], attempts=store)
+    tracker = BatchTracker([Stage("flights", fields=now)], attempts=store, max_attempts=4)
     with pytest.raises(HashError) if compare else nullcontext():
         tracker.emitted(tracker.open(0), "flights", 3, xor=0b1010)
     with pytest.raises(AccountingError, match="2"):
         tracker.emitted(tracker.open(0), "flights", 2, xor=0b1010)
+    with pytest.raises(HashError):  # once only
+        tracker.emitted(tracker.open(0), "flights", 3, xor=0b1111)
 
 
 def test_lazy_stages_report_after_the_commit_signal() -> None:

@@ -69,6 +69,16 @@ def test_what_earlier_releases_wrote_holds(spark: SparkSession, tmp_path: Path) 
     assert [one.verdict for one in verify(spark, lake, last).findings if one.state == "rows"] == [HOLDS, DIFFERS]
 
 
+@pytest.mark.slow
+def test_what_earlier_releases_wrote_holds_behind_a_map_that_was_added(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(topology(["b", "a"], 1))
+    as_earlier_releases_hashed(spark, lake, "xxhash64(b, a)")
+    last = topology(["b", "m", "a"], 2)
+    Runtime(spark, lake).catch_up(last)
+    assert {one.verdict for one in verify(spark, lake, last).findings} == {HOLDS}
+
+
 def as_earlier_releases_hashed(spark: SparkSession, lake: Lake, expression: str) -> None:
     """Put another hash into the record of the last commit of `rows`."""
     table = lake.state("rows")

@@ -21,7 +21,9 @@ import pytest
 
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
+from pipelines.errors import TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport
+from pipelines.execution.runners.sessions import SessionWithoutS3Error, SessionZoneError
 from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
 from pipelines.nimbus.handover import serving
 from pipelines.nimbus.handover.loopback import HOST, connected
@@ -102,6 +104,18 @@ def test_a_catch_up_and_a_backfill_report_as_if_they_ran_here(
     blank = {"seconds": 0.0, "commits": ()}
     assert replace(slices[0], **blank) == replace(here, **blank)
     assert [gate["gate"] for gate in slices[0].gates] == ["accepted"]
+
+
+@pytest.mark.parametrize("error", [SessionWithoutS3Error("s3://b"), SessionZoneError("f", "EST")])
+def test_a_worker_whose_session_does_not_fit_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, warm: WarmRuntime, topology: TridentTopology, error: TrideltaError
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("pipelines.execution.runtime.check_places", refuse)
+    with pytest.raises(NobodyWarmError, match="this Spark session"):
+        warm.catch_up(topology)
 
 
 def test_a_query_answers_as_here(warm: WarmRuntime, topology: TridentTopology) -> None:

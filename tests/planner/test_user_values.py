@@ -6,6 +6,7 @@ import base64
 import datetime
 import re
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,10 @@ def test_what_is_no_value_of_the_type_is_refused(spark: SparkSession, kind: str,
         rows_of(made, frames)
 
 
+class _Color(str, Enum):  # noqa: UP042 (a StrEnum says its value)
+    RED = "red"
+
+
 ROW_TAKEN: list[tuple[str, Any, Any]] = [
     ("string", 5, "5"),
     ("string", np.int64(5), "5"),
@@ -162,6 +167,7 @@ ROW_TAKEN: list[tuple[str, Any, Any]] = [
     ("string", float("-inf"), "-Infinity"),
     ("string", base64.b64encode(b"x"), "eA=="),
     ("string", np.str_("x"), "x"),
+    ("string", _Color.RED, "red"),
     ("binary", bytearray(b"x"), b"x"),
     ("binary", memoryview(b"x"), b"x"),
     ("binary", "x", b"x"),

@@ -234,6 +234,35 @@ def test_a_time_without_a_zone_in_a_row_rule_is_one_of_utc(spark: SparkSession) 
     assert [str(check) for check in validate_frame(frame, checks).failed] == []
 
 
+@pytest.mark.usefixtures("in_new_york")
+def test_a_time_that_is_stored_without_a_zone_is_one_of_utc_in_every_session(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    frame = session.sql("select timestamp_ntz'2024-01-01 00:00:00' wall")
+    at = datetime.datetime(2024, 1, 1)
+    checks = [
+        check
+        for bound in (at, at.replace(tzinfo=datetime.UTC), "2024-01-01T00:00:00", "2024-01-01T01:00:00+01:00")
+        for check in (
+            warn("column_values_to_be_between", column="wall", min_value=bound, max_value=bound),
+            warn("column_values_to_be_in_set", column="wall", value_set=[bound, None]),
+            warn("column_pair_values_to_be_in_set", column_A="wall", column_B="wall", value_pairs_set=[(bound, bound)]),
+        )
+    ] + [
+        warn(
+            "column_values_to_be_null",
+            column="wall",
+            row_condition={"type": "comparison", "column": {"name": "wall"}, "operator": sign, "parameter": parameter},
+        )
+        for sign, parameter in (("!=", at), ("NOT_IN", [at]))
+    ]
+    compiled = compile_gate(Gate("g", checks), frame.schema)
+    assert [
+        str(check)
+        for check in compiled.verdict(compiled.annotate(frame).agg(*compiled.metrics()).collect()[0].asDict()).failed
+    ] == []
+
+
 @pytest.mark.parametrize("column", ["at", "wall", "day"])
 @pytest.mark.parametrize(
     ("low", "high", "unexpected"),

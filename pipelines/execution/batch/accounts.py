@@ -36,24 +36,30 @@ def row_hash(schema: StructType, places: Mapping[str, str] = MappingProxyType({}
     hashed = []
     for field in sorted(schema.fields, key=lambda field: field.name):
         column = SPARK.name(places.get(field.name, field.name))
-        # A table's rows are null in a column that it gets later.
-        whole = f"CASE WHEN {column} IS NOT NULL THEN {_as_json(field, column)} END"
-        hashed += [column if _hashable(field.dataType) else whole] if field.name not in ENGINE_COLUMNS else []
+        hashed += [_hashed(field, column)] if field.name not in ENGINE_COLUMNS else []
     return f"xxhash64({', '.join(hashed)})"
 
 
-def former_row_hash(schema: StructType, order: Sequence[str]) -> str:
-    """Return the hash that earlier releases made, as SQL: in the order of what was committed, the JSON of null as a text."""
+def former_row_hash(schema: StructType, order: Sequence[str], *, added: bool) -> str:
+    """Return the hash that earlier releases made, as SQL: in the order of what was committed, the JSON of null as a text.
+
+    Args:
+        added: maps and variants came after what was hashed.
+    """
     there = {field.name: field for field in schema.fields if field.name not in ENGINE_COLUMNS}
     fields = [there[name] for name in dict.fromkeys([*order, *there]) if name in there]
     columns = [(field, SPARK.name(field.name)) for field in fields]
-    hashed = (column if _hashable(field.dataType) else _as_json(field, column) for field, column in columns)
+    hashed = (_hashed(field, column, null=added) for field, column in columns)
     return f"xxhash64({', '.join(hashed)})"
 
 
-def _as_json(field: StructField, column: str) -> str:
+def _hashed(field: StructField, column: str, *, null: bool = True) -> str:
+    if _hashable(field.dataType):
+        return column
     # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
-    return f"to_json(struct({column} AS {SPARK.name(field.name)}))"
+    text = f"to_json(struct({column} AS {SPARK.name(field.name)}))"
+    # A table's rows are null in a column that it gets later.
+    return f"CASE WHEN {column} IS NOT NULL THEN {text} END" if null else text
 
 
 def _hashable(kind: DataType) -> bool:

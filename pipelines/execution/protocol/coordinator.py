@@ -318,10 +318,12 @@ class Coordinator:
         """Keep what a transactional source delivered. Return what an earlier attempt got if that differs, else None."""
         record = self._records[batch.txid]
         earlier = record.sources.get(source)
-        if earlier is None:
+        if earlier is not None and not earlier.agrees_with(count):
+            return earlier
+        # What is of other fields is compared by its count once.
+        if earlier is None or earlier.fields != count.fields:
             self._put(batch.txid, replace(record, sources={**record.sources, source: count}))
-            return None
-        return None if earlier.agrees_with(count) else earlier
+        return None
 
     def skip(self, txid: int) -> None:
         """Leave a poison txid out: the position moves past it."""

@@ -5,6 +5,7 @@ What does not run on a store is refused before anything is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ from pipelines.sources.base import StoredSource, place_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipelines.graph.nodes import SpoutNode
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
 _FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
+_WORD = re.compile(r"\w+")
 
 
 class SessionWithoutS3Error(TrideltaError):
@@ -33,13 +37,13 @@ class SessionWithoutS3Error(TrideltaError):
 
 
 class SessionZoneError(TrideltaError):
-    """A flow with slices is to run in a session of another time zone than UTC, whose days are others; nothing was written."""
+    """Slices of a flow depend on the time zone of the session, which is another than UTC; nothing was written."""
 
     def __init__(self, flow: str, zone: str) -> None:
         self.flow, self.zone = flow, zone
         super().__init__(
-            f'flow "{flow}" has slices, and this Spark session has the time zone {zone}: its days are not those of UTC, by '
-            "which the command line and Dagster replace slices",
+            f'flow "{flow}" cuts slices by the time zone of this Spark session, which is {zone}: its days are not those of '
+            "UTC, by which the command line and Dagster replace slices",
             hint='set it: spark.conf.set("spark.sql.session.timeZone", "UTC"); SQL of the flow that means the time of a zone '
             f"names it: from_utc_timestamp(ts, '{zone}')",
         )
@@ -48,13 +52,14 @@ class SessionZoneError(TrideltaError):
 def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> None:
     """Refuse a flow that does not run where its lake is, and a session that does not reach where lake and sources are.
 
-    A session of another time zone is refused, too, where the flow has slices.
+    A session of another time zone is refused, too, where the flow's slices depend on it.
     """
     if isinstance(lake.root, Location):
         check_session(spark, lake.root)
     for source in sources_on_stores(topology):
         check_session(spark, source)
-    if any(spout.slice_by for spout in topology.spouts) and (zone := _other_zone(spark)) is not None:
+    sliced = [spout for spout in topology.spouts if spout.slice_by]
+    if sliced and (zone := _other_zone(spark)) is not None and any(_by_zone(spark, spout) for spout in sliced):
         raise SessionZoneError(topology.name, zone)
     if _on_cluster(spark):
         from pipelines.execution.runners.executors import check_executors
@@ -95,6 +100,41 @@ def _other_zone(spark: SparkSession) -> str | None:
     jvm: Any = spark._jvm
     known = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(zone)
     return None if known.normalized().getId() == "Z" else zone
+
+
+def _by_zone(spark: SparkSession, spout: SpoutNode) -> bool:
+    """Return whether a stream's slices depend on the session's time zone, as Spark analyses them; what it refuses does not."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.types import StringType, StructType
+
+    from pipelines.execution.batch.group_sources import said
+    from pipelines.sources.base import FILE
+    from pipelines.spark.arrow_frame import empty_frame
+    from pipelines.state.schema import struct_of
+
+    fields = StructType(struct_of(spout.source.schema).fields).add(FILE, StringType())
+    try:
+        cut = empty_frame(spark, fields).select(said(spout.slice_by or ""))
+    except AnalysisException:
+        return False
+    return _asks_zone(spark, cut._jdf.queryExecution().analyzed().expressions().head())
+
+
+def _asks_zone(spark: SparkSession, part: Any) -> bool:
+    """Return whether an expression of Spark's (a JVM object) has a timestamp in it, or something else that asks for the zone."""
+    jvm: Any = spark._jvm
+    name, kind = part.getClass().getSimpleName(), part.dataType().typeName()
+    aware = jvm.py4j.reflection.TypeUtil.isInstanceOf(f"{_EXPRESSIONS}.TimeZoneAwareExpression", part)
+    if name == "ParseToDate":
+        # `to_date` has a zone at hand, whatever it reads.
+        return _asks_zone(spark, part.replacement())
+    if name == "Cast":
+        # Casts have one, too; that of a struct does not say what its fields need.
+        aware = part.needsTimeZone() or "timestamp" in _WORD.findall(part.child().dataType().catalogString())
+    if aware or kind == "timestamp" or name == "CurrentTimeZone":
+        return True
+    children = part.children()
+    return any(_asks_zone(spark, children.apply(at)) for at in range(children.size()))
 
 
 def _on_cluster(spark: SparkSession) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
 
 # Refusals after which one's own Spark does it: nothing was begun.
-_NOT_BEGUN = ("OtherCodeError", "UnknownFlowError", "WorkerBusyError", "SessionWithoutS3Error")
+_NOT_BEGUN = ("OtherCodeError", "UnknownFlowError", "WorkerBusyError", "SessionWithoutS3Error", "SessionZoneError")
 
 ANSWER_SECONDS = 20.0
 """So long a worker may take to connect, shake hands and say that it takes a request; on a busy host it needs a second."""
