@@ -37,10 +37,14 @@ class FieldError(DefinitionError):
         where: What has the available fields, as the text says it.
     """
 
-    def __init__(self, operation: str, field: str, available: Sequence[str], where: str = "this stream has") -> None:
+    def __init__(
+        self, operation: str, field: str, available: Sequence[str], where: str = "this stream has", *, hint: str = ""
+    ) -> None:
         self.operation, self.field, self.available = operation, field, tuple(available)
         shown = ", ".join(available) or "no fields"
-        super().__init__(f'{operation}("{field}"): no such field; {where}: {shown}{nearest(field, available)}')
+        super().__init__(
+            f'{operation}("{field}"): no such field; {where}: {shown}{nearest(field, available)}', hint=hint
+        )
 
 
 class DuplicateFieldError(DefinitionError):
