@@ -37,10 +37,14 @@ class FieldError(DefinitionError):
         where: What has the available fields, as the text says it.
     """
 
-    def __init__(self, operation: str, field: str, available: Sequence[str], where: str = "this stream has") -> None:
+    def __init__(
+        self, operation: str, field: str, available: Sequence[str], where: str = "this stream has", *, hint: str = ""
+    ) -> None:
         self.operation, self.field, self.available = operation, field, tuple(available)
         shown = ", ".join(available) or "no fields"
-        super().__init__(f'{operation}("{field}"): no such field; {where}: {shown}{nearest(field, available)}')
+        super().__init__(
+            f'{operation}("{field}"): no such field; {where}: {shown}{nearest(field, available)}', hint=hint
+        )
 
 
 class DuplicateFieldError(DefinitionError):
@@ -377,7 +381,7 @@ class ChangeoverError(TrideltaError):
     def __init__(self, flow: str, query: str, problem: str) -> None:
         self.flow, self.query, self.problem = flow, query, problem
         super().__init__(
-            f'flow "{flow}": the sources or the number of windows of its query "{query}" have changed, and the query cannot '
+            f'flow "{flow}": the sources or the windows of its query "{query}" have changed, and the query cannot '
             f"begin again: {problem}",
             hint="put the former definition back, and change it while `tridelta watch` runs it, or behind a run with --once: "
             "then it has read what is there",

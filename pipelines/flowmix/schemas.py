@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
-from pipelines.flowmix.operations import Compute, Each, Operation, Select, Stateful
+from pipelines.flowmix.operations import Compute, Each, GateOn, Operation, Select, Stateful
 from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
 if TYPE_CHECKING:
@@ -44,10 +44,13 @@ def require_fields(where: str, operation: Operation, schema: Schema | None) -> N
     if schema is None:
         return
     for name in operation.named:
-        # What is selected is a field of the events behind it, by this name.
-        within = None if isinstance(operation, Select) else name.split(".")[0].strip("`")
-        if name not in schema and within not in schema:
-            raise FieldError(f"{where}: {operation.label.split()[0]}", name, tuple(schema))
+        # Checks alone look into structs; SQL names the struct.
+        struct = name.split(".")[0].strip("`")
+        if name not in schema and not (isinstance(operation, GateOn) and struct in schema):
+            hint = (
+                f'make it a field of the event: compute({{"price bigint": "{name}", ...}})' if struct in schema else ""
+            )
+            raise FieldError(f"{where}: {operation.label.split()[0]}", name, tuple(schema), hint=hint)
 
 
 def selected(names: Iterable[str], schema: Schema | None) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from pipelines.errors import ParallelismError
+from pipelines.errors import BadNameError, ParallelismError
 from pipelines.graph import events, nodes
 from pipelines.graph.expansion import Expansion, PlannedOperation, Repartition, components, expand
 from pipelines.graph.fields import distinct
@@ -383,9 +383,23 @@ def batch_groups(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
 
     A state connects nothing: who queries a state does not take part in the batches that write it (rule 3.6). A static
     state is a component without a batch: it takes a number, as in the original, and is left out.
+
+    Raises:
+        BadNameError: two of them have one name, and so one checkpoint.
     """
     groups = (_batch_group(f"bg{n}", [graph[node] for node in members]) for n, members in enumerate(components(graph)))
-    return tuple(batch_group for batch_group in groups if batch_group.streams)
+    found = tuple(batch_group for batch_group in groups if batch_group.streams)
+    named: dict[str, SpoutGroup] = {}
+    for batch_group in found:
+        name = group_name(batch_group.streams)
+        if not batch_group.query and named.setdefault(name, batch_group) is not batch_group:
+            lines = " and ".join(str(graph[one.nodes[0]].at) for one in (named[name], batch_group))
+            reason = (
+                f"is that of two batch groups ({lines}): streams that meet have one, their names joined by __, queries behind "
+                "a stream's windows one with a number; give the stream another name"
+            )
+            raise BadNameError("stream", name, reason)
+    return found
 
 
 def running_order(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:

@@ -133,14 +133,14 @@ EVENT_COLUMNS = (events.ID, events.TIME, events.FROM)
 
 
 def wanted_columns(operation: Any, context: WindowContext) -> tuple[str, ...]:
-    """Return which of an event's id, own time and origin its windows in arrays look at."""
-    if not isinstance(operation, SpanWindow):
-        return ()
+    """Return which of an event's id, own time and origin its windows look at."""
     if sees_whole_events(operation):
         return EVENT_COLUMNS
-    return (events.TIME,) if context.depth else ()
+    return (events.TIME,) if isinstance(operation, SpanWindow) and context.depth else ()
 
 
-def sees_whole_events(operation: SpanWindow) -> bool:
-    """Check whether a user's aggregator gets the events: it may look at any field, and at their id and time."""
+def sees_whole_events(operation: Any) -> bool:
+    """Check whether events are its results, or go to a user's aggregator: it may look at any field, at their id and time."""
+    if not isinstance(operation, AggregateWindow | SpanWindow):
+        return True
     return any(isinstance(aggregator, WindowAggregator | TupleChain) for aggregator in operation.aggregators)

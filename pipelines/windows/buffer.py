@@ -155,6 +155,14 @@ def key_of(event: Event, partition: Sequence[str]) -> Key:
     return tuple(tuple(distinct(values_of(event.get(field)))) for field in partition)
 
 
+def by_entries(key: Key) -> Key:
+    """Return a key as earlier releases had it: the values of a map were its entries."""
+    return tuple(
+        tuple(distinct(values[0].items())) if values and isinstance(values[0], dict) and values[0] else values
+        for values in key
+    )
+
+
 def key_text(key: Key) -> str:
     """Return a text that tells keys apart, for the order of results and for ids."""
     return ",".join("|".join(map(_text, values)) for values in key)

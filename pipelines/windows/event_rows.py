@@ -97,11 +97,11 @@ def as_lists(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Return a column's values. Of timestamps in UTC four times as fast as Arrow's own way."""
+    """Return a column's values, maps as dicts. Of timestamps in UTC four times as fast as Arrow's own way."""
     kind = column.type
-    if not pa.types.is_timestamp(kind) or kind.tz != "UTC" or kind.unit != "us" or column.null_count:
-        return column.to_pylist()
-    naive: list[Any] = column.to_numpy().astype("datetime64[us]").tolist()
-    if any(type(value) is int for value in naive):  # a year that Python does not have
-        return column.to_pylist()
-    return [value.replace(tzinfo=UTC) for value in naive]
+    if pa.types.is_timestamp(kind) and kind.tz == "UTC" and kind.unit == "us" and not column.null_count:
+        naive: list[Any] = column.to_numpy().astype("datetime64[us]").tolist()
+        if not any(type(value) is int for value in naive):  # a year that Python does not have
+            return [value.replace(tzinfo=UTC) for value in naive]
+    # Of entries of one key, which sources may give, the last counts, as elsewhere in Python.
+    return column.to_pylist(maps_as_pydicts="lossy")

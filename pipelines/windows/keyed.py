@@ -19,6 +19,7 @@ from pipelines.windows.buffer import (
     Key,
     Window,
     WindowContext,
+    by_entries,
     key_of,
     key_text,
     restored_event,
@@ -139,7 +140,8 @@ class KeyedWindows:
         for event in events:
             raw = self._raw(event)
             if raw is None or raw not in known:
-                found.add(key_text(self.key_of(event)))
+                key = self.key_of(event)
+                found |= {key_text(key), key_text(by_entries(key))}
                 if raw is not None:
                     known.add(raw)
         return found
@@ -228,7 +230,11 @@ class KeyedWindows:
         text = key_text(key)
         window = self._windows.get(text)
         if window is None:
-            window = self._windows[text] = window_for(self._operation, key, self._context)
+            window = self._windows.pop(key_text(by_entries(key)), None)
+            if window is None:
+                window = window_for(self._operation, key, self._context)
+            window.key, window.text = key, text
+            self._windows[text] = window
         if raw is not None:
             self._known[raw] = window
             window.raw.append(raw)

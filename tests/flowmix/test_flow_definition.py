@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import DuplicateFieldError, FieldError, FlowError, FunctionError
-from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, Sum
+from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, Sum, eq, has
 from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.definition import Feed
 from pipelines.flowmix.each import made_of
@@ -158,6 +158,26 @@ def test_outputs_of_an_aggregate_have_names_of_their_own() -> None:
     for aggregators in ((Count(), Sum("v", "count")), (Count("k"),), (AssocCount("k"),)):
         with pytest.raises(DuplicateFieldError):
             stream.aggregate(*aggregators, trigger=FIVE, evict=FIVE)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda stream: stream.partition("bid.who"),
+        lambda stream: stream.aggregate(Average("bid.price", "mean"), trigger=FIVE, evict=FIVE),
+        lambda stream: stream.sort("bid.price", tumbling=FIVE),
+        lambda stream: stream.filter(eq("bid.price", 5)),
+        lambda stream: stream.filter(eq("k.typo", 5)),
+        lambda stream: stream.filter(has("`bid`.price")),
+    ],
+)
+def test_a_field_of_a_struct_is_no_field_of_the_event(add: Any) -> None:
+    stream = Flow("f").stream("s", "k string, bid struct<price: bigint, who: string>")
+    # SQL and checks take it.
+    stream.filter("bid.price > 1").gate(drop("column_values_to_not_be_null", column="bid.price"))
+    with pytest.raises(FieldError, match="no such field") as caught:
+        add(stream)
+    assert "compute(" in caught.value.hint
 
 
 def test_gates_have_names_of_their_own_and_know_their_fields() -> None:

@@ -7,6 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pipelines.errors import BadNameError
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.flowmix import Count, DistinctCount, Flow, FlowStream, Policy, Sum, WindowAggregator
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph.types import known_types
@@ -138,3 +142,29 @@ def test_a_change_of_windows_is_a_change_of_the_plan(tmp_path: Path) -> None:
     assert "every count 6" in changes["s__1"].details[0]
     same = plan_changes(topology_of(begun().aggregate(Sum("v", "total"), **FIVE).persist("t").build()), lake)
     assert {one.change for one in same.spouts} == {"same"}
+
+
+def test_a_stream_does_not_take_the_name_of_a_query_behind_windows() -> None:
+    topology = topology_of(
+        begun()
+        .aggregate(Count(), **FIVE)
+        .persist("t")
+        .stream("s__1", FixedBatches(SCHEMA, []))
+        .filter("v > 1")
+        .persist("u")
+        .build()
+    )
+    with pytest.raises(BadNameError, match="'s__1' is that of two batch groups") as caught:
+        TopologyPlan.of(topology)
+    # Nor does anything run, or look into the checkpoint that they would share.
+    with pytest.raises(BadNameError):
+        spout_groups(topology)
+    lines = {node.at for node in topology.spouts if node.stream == "s__1"}
+    assert len(lines) == 2
+    assert all(str(line) in str(caught.value) for line in lines)
+
+
+def test_such_a_name_alone_is_a_streams_own() -> None:
+    stream = Flow("f").stream("s", FixedBatches(SCHEMA, [])).filter("v > 1").persist("t")
+    topology = topology_of(stream.stream("s__1", FixedBatches(SCHEMA, [])).filter("v > 1").persist("u").build())
+    assert [group_name(spouts) for spouts in spout_groups(topology)] == ["s", "s__1"]

@@ -393,3 +393,13 @@ def test_a_name_is_made_of_the_parents() -> None:
     s = Streams()
     merged = s.topology.merge(s.left.name("one"), s.right.name("two")).filter("v > 1")
     assert s.topology.graph[merged.node].name == "one-two"
+
+
+def test_a_stream_does_not_take_the_name_of_streams_that_meet() -> None:
+    """Their batches would be kept in one checkpoint."""
+    topology = TridentTopology("t")
+    one, two, own = (topology.new_stream(name, FixedBatches("v bigint", [])) for name in ("a", "b", "a__b"))
+    own.partition_persist(DeltaState("own", layout=ROWS), ["v"])
+    topology.merge(one, two).partition_persist(DeltaState("met", layout=ROWS), ["v"])
+    with pytest.raises(BadNameError, match="'a__b' is that of two batch groups"):
+        topology.build()

@@ -10,8 +10,11 @@ import pytest
 
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
+from pipelines.windows.array_kinds import OneByOne
+from pipelines.windows.arrays import State
 from pipelines.windows.bucket import ArrayBucket, Bucket, BucketMaker, Clocks
 from pipelines.windows.event import Event
+from pipelines.windows.event_rows import items_of
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow
 from pipelines.windows.policy import Policy
@@ -39,6 +42,29 @@ def batch(first: int, end: int, clock: int) -> pa.Table:
     given = [*rows(first, end), (None, None, None, clock, None)]
     table = pa.table([pa.array(c, f.type) for c, f in zip(zip(*given, strict=True), TAKEN, strict=True)], schema=TAKEN)
     return table.append_column(ev.FROM, pa.array([None] * (len(given) - 1) + ["c"], pa.string()))
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_windows_by_a_map_go_on_that_had_its_entries_for_values(one_by_one: bool) -> None:
+    operation = AggregateWindow((agg.Count("n"),), Policy.count(1), Policy.count(5))
+    kind = pa.map_(pa.string(), pa.int64())
+    schema = pa.schema([("k", kind), ("n", pa.int64()), *EVENT])
+    windows = KeyedWindows(operation, context("k"))
+    before = [Event({"k": key} if key else {}, "e", 0, "s") for key in ([("x", 1), ("y", 2)], [("x", 1)], None)]
+    windows.feed([(event, 0, f"{n:06d}") for n, event in enumerate(before)], 500)
+    keys = [{"y": 2, "x": 1}, {}, {"x": 1}, None]
+    own = {"k": kind, ev.CLOCK: pa.int64(), ev.ORDER: pa.string()}
+    columns = [keys, [1000] * 4, [f"{n:06d}" for n in range(4)]]
+    rows = pa.table([pa.array(c, t) for c, t in zip(columns, own.values(), strict=True)], schema=pa.schema(own.items()))
+    if one_by_one:
+        arrays = OneByOne(operation, context("k"), schema)
+        state = State(arrays._saved(windows), None, 500)
+        found = arrays.feed(state, rows, 2000)[0]["n"].to_pylist()
+    else:
+        kept = KeyedWindows(operation, context("k"))
+        kept.restore(windows.save())
+        found = [event["n"] for event, _, _ in kept.feed(items_of(rows), 2000)]
+    assert found == [2, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "binary": (pa.binary(), [b"", b"\x00\xff", b"a", None]),
     "list": (pa.list_(pa.int32()), [[1, 2], [2, 1], [], [1], None]),
     "struct": (pa.struct([("x", pa.int32())]), [{"x": 1}, {"x": None}, None]),
+    "map": (pa.map_(pa.string(), pa.int32()), [{"x": 1}, {"x": 1, "y": 2}, {}, {"y": 2, "x": 1}, None]),
+    "map in struct": (pa.struct([("m", pa.map_(pa.int32(), pa.string()))]), [{"m": {1: "x"}}, {"m": None}, None]),
 }  # fmt: skip
 NUMERIC = ("byte", "short", "int", "bigint", "float", "double", "decimal")
 EVENT = [(one, pa.int64() if one in (ev.TIME, ev.CLOCK) else pa.string()) for one in ev.COLUMNS]

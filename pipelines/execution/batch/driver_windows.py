@@ -47,9 +47,9 @@ from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
-from pipelines.planner.windows import numbered
+from pipelines.planner.windows import numbered, told_apart
 from pipelines.spark.arrow_frame import arrow_frame, to_arrow
-from pipelines.windows.array_kinds import EVENT_COLUMNS, OneByOne, wanted_columns, windows_of
+from pipelines.windows.array_kinds import OneByOne, wanted_columns, windows_of
 from pipelines.windows.arrays import State, conformed
 from pipelines.windows.bucket import NEVER
 from pipelines.windows.signature import signature
@@ -99,13 +99,24 @@ class _Stage:
         named = {*node.key, *node.operation.inputs}
         self.read = {name: kind for name, kind in kinds.items() if name in named}
         one_by_one = isinstance(self.arrays, OneByOne)
-        carried = EVENT_COLUMNS if one_by_one else wanted_columns(node.operation, node.context)
+        carried = wanted_columns(node.operation, node.context)
         self.form = "one by one" if one_by_one else "in the batch"
         # Who sees whole events may look at any field.
         self.sees_all = events.ID in carried
         self.fields = kinds if self.sees_all else self.read
         self.taken = (*self.fields, *carried, events.CLOCK, events.ORDER)
         self.row_schema = pa.schema([types.field(name) for name in self.taken])
+
+    def takes(self, pending: pa.Table) -> bool:
+        """Return whether events that wait lack nothing that the windows look at, as those of another definition keep them.
+
+        Windows keep of an event what they take of it. Where they keep it whole, with its own time, a field that is not there is
+        new in the source, and null.
+        """
+        there = {*pending.column_names}
+        # Those of earlier releases may have columns for what they did not keep.
+        is_whole = {events.ID, events.TIME} <= there and not pending[events.TIME].null_count
+        return is_whole or (not self.sees_all and {*self.row_schema.names} <= there)
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """Return what goes into the windows."""
@@ -152,9 +163,7 @@ class DriverWindows:
 
     @staticmethod
     def _taken(stages: Iterable[_Stage]) -> dict[str, dict[str, str]]:
-        return {
-            signature(s.node.operation, s.node.context.partition, s.node.context.prefix).hex(): s.fields for s in stages
-        }
+        return {told_apart(stage.node): stage.fields for stage in stages}
 
     @property
     def channel(self) -> str:
@@ -289,16 +298,13 @@ class DriverWindows:
     def _fitting(self, states: tuple[State, ...]) -> tuple[tuple[State, ...], pa.Table | None]:
         """Return states without what waits for the clock and lacks a field that the first window takes, and that.
 
-        Windows keep of an event what they take of it. Where they keep it whole, a field that is not there is new in the source,
-        and null.
-
         Raises:
             ChangeoverError: a field has another type.
         """
         pending, schema = states[0].pending, self._stages[0].row_schema
         if pending is None:
             return states, None
-        if events.ID not in pending.column_names and not {*schema.names} <= {*pending.column_names}:
+        if not self._stages[0].takes(pending):
             return (replace(states[0], pending=None), *states[1:]), pending
         try:
             conformed(pending, schema)
@@ -351,7 +357,7 @@ class DriverWindows:
         if left is None or epoch is None:
             return
         there = {*left.column_names}
-        lacks = ", ".join(name for name in self._stages[0].fields if name not in there)
+        lacks = ", ".join(name for name in self._stages[0].fields if name not in there) or "its id and time"
         reason = (
             f"it waited for the watermark when the windows were changed, and was kept without what they take: {lacks}"
         )
@@ -441,7 +447,8 @@ class DriverWindows:
     @property
     def _most(self) -> int:
         """Return how many rows may be in the driver at once."""
-        return EVENTS_AT_ONCE if self._stages[0].sees_all else ROWS_AT_ONCE
+        first = self._stages[0]
+        return EVENTS_AT_ONCE if first.sees_all or isinstance(first.arrays, OneByOne) else ROWS_AT_ONCE
 
     def _may_come_at_once(self, size: int | None) -> bool:
         """Return whether a batch of so many bytes has few rows, as far as the one before tells."""
