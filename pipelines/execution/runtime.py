@@ -93,7 +93,7 @@ class Runtime:
         Args:
             topology: the flow.
             on_fresh_checkpoint: what to do if the checkpoint is fresh and the tables are not: `refuse`, `continue`, `reset`.
-            changed_windows: what to do with windows whose operation or key is another than that of their state:
+            changed_windows: what to do with windows in the batch whose operation or key is another than that of their state:
                 `refuse`; or `begin`: they begin empty where the query stands, the others keep what they hold.
             max_batches: stop after so many batches per batch group.
             partitions: shuffle partitions a batch group, by its name, or of all. They count from this run on. Windows keep

@@ -58,12 +58,6 @@ class WindowStateError(TrideltaError):
         )
         super().__init__(f"the state of the windows, {name}, {problem}", hint=hint or otherwise)
 
-    @classmethod
-    def of_others(cls, name: str) -> WindowStateError:
-        """Return the error of a state of windows that were changed, where nobody says that this was on purpose."""
-        hint = f"give the stream's window its former definition back; or {LET_BEGIN}"
-        return cls(name, "holds the windows of another operation, or of another key", hint=hint)
-
 
 class WindowFailure(Exception):  # noqa: N818 - it carries the error
     """What a window, or an aggregator of a user's in it, failed with; `number` is that of the window in its query."""
@@ -489,7 +483,8 @@ class WindowFiles:
     def _read(self, ref: StateRef) -> _Read:
         read = _read(self._files, ref)
         if read.head["signature"] != self._definition.signature.hex():
-            raise WindowStateError.of_others(ref.file)
+            hint = f"give the stream's window its former definition back; or {LET_BEGIN}"
+            raise WindowStateError(ref.file, "holds the windows of another operation, or of another key", hint=hint)
         return read
 
 

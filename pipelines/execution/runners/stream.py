@@ -192,23 +192,16 @@ class StreamRunner:
                 self._checkpoint, self._wait, check, on_purpose=options.changed_windows
             )
         else:
-            on_purpose = options.changed_windows or options.version is not None
-            if on_purpose:
+            if options.changed_windows or options.version is not None:
                 self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
-            self.windows_anew = self._changed_on_channels(check, on_purpose=on_purpose)
+            self.windows_anew = self._changed_on_channels(check)
         if self.windows_anew:
             logger.warning("windows begin empty", windows=list(self.windows_anew), **where)
 
-    def _changed_on_channels(self, check: Callable[[], None], *, on_purpose: bool) -> tuple[str, ...]:
-        """Return the windows that begin empty behind a channel; all of the query where events wait to go into changed ones.
-
-        Raises:
-            WindowStateError: they were not changed on purpose.
-        """
+    def _changed_on_channels(self, check: Callable[[], None]) -> tuple[str, ...]:
+        """Return the windows that begin empty behind a channel; all of the query where events wait to go into changed ones."""
         group = self._group
         changed = changed_in(group, self._checkpoint)
-        if changed and not on_purpose:
-            raise WindowStateError.of_others(f"of {changed[0].label}, in the query {group.name}")
         if any(chain[0] in changed for chain in chains_of(group)):
             check()
             if Changeover(group.lake, group.topology).begin_again(group.name):
