@@ -168,11 +168,6 @@ def hashable(name: str, kind: Any) -> Column:
     return column(name)
 
 
-def told_apart(node: nodes.WindowNode) -> str:
-    """Return what tells a window apart from others of its flow, and from what it was before a change."""
-    return signature(node.operation, node.context.partition, node.context.prefix).hex()
-
-
 class StreamContext:
     """Refuses what needs a batch; who builds the graph puts a channel before it."""
 
@@ -183,7 +178,8 @@ class StreamContext:
 
     def takes(self, node: nodes.WindowNode, types: Mapping[str, str]) -> None:
         """Keep what a window takes in: fields and types, by its signature and the stream that it belongs to."""
-        self.taken[told_apart(node)] = {name: kind for name, kind in types.items() if name not in events.COLUMNS}
+        of = signature(node.operation, node.context.partition, node.context.prefix).hex()
+        self.taken[of] = {name: kind for name, kind in types.items() if name not in events.COLUMNS}
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         raise DefinitionError(f"{node.label} at {node.at} cannot stand before windows of the same query")

@@ -77,15 +77,6 @@ def test_a_fresh_checkpoint_goes_on_behind_what_was_read(lake_root: str) -> None
     assert two_windows(lake).make() == (CONTINUE, [])
 
 
-def test_changed_windows_begin_again_only_where_events_wait(lake_root: str) -> None:
-    lake = Lake(lake_root)
-    folder = deployed(lake, version=2)
-    assert two_windows(lake).begin_again("s__1")
-    # The word about the clock is at 1000, and an event five milliseconds later waits for it.
-    assert json.loads((folder / "start.json").read_text()) == {"channels": {"f__s__s": 1}, "clock": 1000, "behind": 1}
-    assert not (folder / "spark").exists()
-
-
 @pytest.mark.parametrize(("index", "starting"), [(3, False), (-1, True)])
 def test_in_the_middle_of_a_commit_it_is_refused(lake_root: str, index: int, starting: bool) -> None:
     lake = Lake(lake_root)

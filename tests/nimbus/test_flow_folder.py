@@ -68,8 +68,8 @@ class Place:
         return self.looked(self.folder.look)
 
     def changed(self, *, anew: bool) -> list[tuple[str, str | None]]:
-        """Return what a change tells."""
-        return [("windows anew", "f")] * anew + [("changed", "f")]
+        """Return what a change tells; on a channel an operation whose windows begin empty is not told by itself."""
+        return [("windows anew", "f")] * (anew and self.windows == "batch") + [("changed", "f")]
 
     def remove(self, name: str) -> list[tuple[str, str | None]]:
         (self._flows / f"{name}.yaml").unlink()

@@ -47,7 +47,7 @@ from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
-from pipelines.planner.windows import numbered, told_apart
+from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame, to_arrow
 from pipelines.windows.array_kinds import OneByOne, wanted_columns, windows_of
 from pipelines.windows.arrays import State, conformed
@@ -163,7 +163,9 @@ class DriverWindows:
 
     @staticmethod
     def _taken(stages: Iterable[_Stage]) -> dict[str, dict[str, str]]:
-        return {told_apart(stage.node): stage.fields for stage in stages}
+        return {
+            signature(s.node.operation, s.node.context.partition, s.node.context.prefix).hex(): s.fields for s in stages
+        }
 
     @property
     def channel(self) -> str:

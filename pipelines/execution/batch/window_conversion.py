@@ -105,7 +105,7 @@ class ChannelWindows:
     def _stores(self, stages: Sequence[Stage]) -> list[list[bytes]]:
         if not self.checkpoint.has_state or not self.checkpoint.finished_batches():
             return [[] for _ in stages]
-        stores = list(blobs_of(self._group.spark, self.checkpoint.spark))[::-1]
+        stores = list(_blobs(self._group.spark, self.checkpoint.spark))
         if len(stores) != len(stages):
             raise self._refused("another number of windows ran on its channel")
         return stores
@@ -205,13 +205,13 @@ def _newest_epoch(tables: Sequence[StateTable]) -> int:
     return max((commit.epoch or 0 for commit in commits), default=0)
 
 
-def blobs_of(spark: SparkSession, checkpoint: Place, shown: str = "value.blob") -> Iterator[list[bytes]]:
-    """Yield what each stateful operation of a checkpoint holds, from the end of the query: a blob per bucket."""
+def _blobs(spark: SparkSession, checkpoint: Place) -> Iterator[list[bytes]]:
+    """Yield what each stateful operation of a checkpoint holds, in the order of the query: a blob per bucket."""
     # Spark registers what coordinates its state stores with the first look at the session's streams, and not before.
     spark._jsparkSession.streams()
     stores = spark.read.format("state-metadata").load(str(checkpoint)).collect()
     # Spark counts them from the end of the plan.
-    for operator in sorted({store["operatorId"] for store in stores}):
+    for operator in sorted({store["operatorId"] for store in stores}, reverse=True):
         reader = spark.read.format("statestore").option("operatorId", operator).option("stateVarName", "windows")
-        held = reader.load(str(checkpoint)).selectExpr(f"{shown} AS blob").toArrow()
+        held = reader.load(str(checkpoint)).select("value.blob").toArrow()
         yield [blob for blob in held["blob"].to_pylist() if blob]

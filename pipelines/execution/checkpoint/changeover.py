@@ -212,18 +212,6 @@ class Changeover:
                     self._raise_txids(query)
         return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), anew
 
-    def begin_again(self, name: str) -> bool:
-        """Begin a query again where it stands, if events wait for the clock in its windows. The caller holds its lock.
-
-        Raises:
-            ChangeoverError: it stands where a fresh checkpoint could not go on.
-        """
-        query = next(query for query in self._queries if query.name == name)
-        if not self._waiting(query):
-            return False
-        query.checkpoint.begin_at(self.start_of(query), self.aside(name))
-        return True
-
     def _check_together(self, query: Query) -> None:
         """Refuse a checkpoint that does not go with its tables, which another query may seem to have written."""
         belonging = Belonging(query.checkpoint, self._lake)

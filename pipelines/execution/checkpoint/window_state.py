@@ -96,7 +96,7 @@ def check_fields(checkpoint: Checkpoint, query: str, taken: Taken, *, held: bool
     that was changed itself begin again, so its fields may be anything.
     """
     file = checkpoint.folder / FILE
-    before = taken_before(checkpoint) if held else {}
+    before: dict[str, dict[str, str]] = _read(file) if held else {}
     for operation, fields in taken.items():
         there = before.get(operation, {})
         for name, kind in fields.items():
@@ -108,8 +108,6 @@ def check_fields(checkpoint: Checkpoint, query: str, taken: Taken, *, held: bool
         write_json(file, wanted)
 
 
-def taken_before(checkpoint: Checkpoint) -> Taken:
-    """Return what the windows took in by the definition that has started last."""
-    file = checkpoint.folder / FILE
-    fields: Taken = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+def _read(file: Any) -> dict[str, dict[str, str]]:
+    fields: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return fields

@@ -29,7 +29,6 @@ from pipelines.errors import (
     StateBehindError,
     TrideltaError,
 )
-from pipelines.execution.batch.changed_windows import chains_of, changed_in
 from pipelines.execution.batch.driver_windows import DriverWindows, check_place, end_windows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
@@ -37,10 +36,9 @@ from pipelines.execution.batch.position import Position
 from pipelines.execution.batch.quarantine import NAME, table_columns
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging
-from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch, StoredAttempts
+from pipelines.execution.checkpoint.engine_files import CONTINUE, RESET, Checkpoint, Epoch, StoredAttempts
 from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
@@ -185,28 +183,16 @@ class StreamRunner:
             self._refuse_newcomers()
 
     def _change_windows(self, check: Callable[[], None]) -> None:
-        """Go on with a changed definition of windows, where it was changed on purpose."""
+        """Go on with a changed definition of windows that run in the batch, where it was changed on purpose."""
         options, where = self._options, {"flow": self._group.topology.name, "group": self._group.name}
         if self._windows:
             self.windows_anew = self._windows.change(
                 self._checkpoint, self._wait, check, on_purpose=options.changed_windows
             )
-        else:
-            if options.changed_windows or options.version is not None:
-                self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
-            self.windows_anew = self._changed_on_channels(check)
-        if self.windows_anew:
-            logger.warning("windows begin empty", windows=list(self.windows_anew), **where)
-
-    def _changed_on_channels(self, check: Callable[[], None]) -> tuple[str, ...]:
-        """Return the windows that begin empty behind a channel; all of the query where events wait to go into changed ones."""
-        group = self._group
-        changed = changed_in(group, self._checkpoint)
-        if any(chain[0] in changed for chain in chains_of(group)):
-            check()
-            if Changeover(group.lake, group.topology).begin_again(group.name):
-                changed = [node for chain in chains_of(group) for node in chain]
-        return tuple(node.label for node in changed)
+            if self.windows_anew:
+                logger.warning("windows begin empty", windows=list(self.windows_anew), **where)
+        elif options.changed_windows or options.version is not None:
+            self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
 
     def _check_fields(self) -> None:
         taken, held = {**self._group.entrance.prelude.taken}, self._checkpoint.has_state
@@ -273,8 +259,6 @@ class StreamRunner:
 
     def _open_epoch(self, on_fresh: str) -> Epoch:
         epoch = self._checkpoint.epoch
-        if self._checkpoint.begins_anew and (on_fresh == REFUSE or self.windows_anew):
-            on_fresh = CONTINUE
         if epoch is not None:
             self._belonging.check(self._tables())
             self._refuse_other_gates()
