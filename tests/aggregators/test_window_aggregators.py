@@ -170,6 +170,13 @@ def test_first_and_last() -> None:
         LastN(0)
 
 
+def test_of_several_values_of_a_sort_field_the_one_that_comes_first_counts() -> None:
+    """A join gives a list of one value on Spark, and the value on other engines: both stand in one place."""
+    events = [{"v": v, "w": w} for v, w in (([5, 1], "a"), ([2], "b"), (2, "c"), ([], "d"), (4, "e"))]
+    assert value(FirstN(9, "v", field="w"), events) == ["a", "b", "c", "e", "d"]
+    assert value(FirstN(9, "v", True, field="w"), events) == ["a", "e", "b", "c", "d"]
+
+
 def test_std_dev() -> None:
     assert value(StdDev("v"), [2, 4, 4, 4, 5, 5, 7, 9]) == pytest.approx(2.13808993)
     assert value(StdDev("v"), [100, 1, 1.5], 1) == pytest.approx(0.35355339)
