@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from pipelines.aggregators.base import Aggregator, ByValue
-from pipelines.aggregators.ordering import order_key, spark_key, values_of
+from pipelines.aggregators.ordering import foremost, spark_key, values_of
 from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 from pipelines.errors import FieldError, FunctionError
@@ -171,7 +172,8 @@ class LastN(ByValue, EndOfWindow):
 class Ends(KeptEntries):
     """The values of a field of the first or last n events that have it, as they came or by a sort field.
 
-    By a sort field events that lack it come last; of equal ones the earlier comes first.
+    By a sort field events that lack it come last, and of several values the one that comes first counts, as in `sort`; of
+    equal ones the earlier comes first.
     """
 
     def __init__(self, n: int, field: str, sort_field: str | None, reverse: bool, *, last: bool = False) -> None:
@@ -184,8 +186,9 @@ class Ends(KeptEntries):
     def aggregate(self) -> list[Any]:
         there = [entry for entry in self.entries if entry[0] is not None]
         if self._sort_field is not None:
-            known = [entry for entry in there if entry[1] is not None]
-            known.sort(key=lambda entry: order_key(entry[1]), reverse=self._reverse)
-            there = known + [entry for entry in there if entry[1] is None]
+            keyed = [(foremost(entry[1], self._reverse), entry) for entry in there]
+            known = [(key, entry) for key, entry in keyed if key is not None]
+            known.sort(key=itemgetter(0), reverse=self._reverse)
+            there = [entry for _, entry in known] + [entry for key, entry in keyed if key is None]
         shown = there[-self._n :] if self._last else there[: self._n]
         return [value for entry in shown for value in values_of(entry[0])]

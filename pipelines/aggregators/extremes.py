@@ -151,4 +151,5 @@ class Extreme(OfField):
         return list(self._rivals)
 
     def restore(self, state: Any) -> None:
-        self._rivals, self._kind = deque(state), None
+        # Earlier releases kept nulls among several values.
+        self._rivals, self._kind = deque(value for value in state if value is not None), None

@@ -55,6 +55,13 @@ def _rare(value: Any) -> OrderKey:
     return (type(value).__name__, repr(value))
 
 
+def foremost(value: Any, greatest: bool) -> OrderKey | None:
+    """Return the key of a field to sort events by: of several values the least, or the greatest; None where there is none."""
+    if isinstance(value, SEVERAL):
+        return (max if greatest else min)(map(order_key, value), default=None)
+    return None if value is None else order_key(value)
+
+
 def spark_key(value: Any) -> tuple[Any, ...]:
     """Return what to sort values of one type by as Spark does: null is the least, NaN the greatest, in each part too."""
     if value is None:

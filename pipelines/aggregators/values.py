@@ -15,7 +15,7 @@ from pipelines.aggregators.window import Accumulator, Rows, number
 
 
 class OfField(Accumulator):
-    """Over the values of one field: an event without the field is passed over, each value of a list counts."""
+    """Over the values of one field: an event without the field is passed over, each value of a list counts, but for nulls."""
 
     def __init__(self, name: str, field: str) -> None:
         self._name, self._field = name, field
@@ -26,7 +26,8 @@ class OfField(Accumulator):
         value = event.get(self._field)
         if isinstance(value, SEVERAL):
             for item in value:
-                self.add(item)
+                if item is not None:
+                    self.add(item)
         elif value is not None:
             self.add(value)
 
@@ -34,7 +35,8 @@ class OfField(Accumulator):
         value = event.get(self._field)
         if isinstance(value, SEVERAL):
             for item in value:
-                self.remove(item)
+                if item is not None:
+                    self.remove(item)
         elif value is not None:
             self.remove(value)
 
@@ -141,7 +143,7 @@ class KeptEntries(Accumulator):
 
 
 class Tally(Accumulator):
-    """Counts by the values of some fields; an event that lacks one is passed over, several values are combined.
+    """Counts by the values of some fields; an event that lacks one is passed over, several values are combined, but for nulls.
 
     Args:
         fields: one or more.
@@ -155,9 +157,8 @@ class Tally(Accumulator):
         self._counts: dict[Any, list[Any]] = {}
 
     def _values(self, event: Mapping[str, Any]) -> Any:
-        if len(self.fields) == 1:
-            return [(value,) for value in values_of(event.get(self.fields[0]))]
-        return itertools.product(*(values_of(event.get(field)) for field in self.fields))
+        given = ([value for value in values_of(event.get(field)) if value is not None] for field in self.fields)
+        return itertools.product(*given)
 
     def added(self, event: Mapping[str, Any]) -> None:
         for values in self._values(event):
@@ -189,7 +190,9 @@ class Tally(Accumulator):
         return [[list(values), count] for values, count in self._counts.values()]
 
     def restore(self, state: Any) -> None:
-        self._counts = {tuple(map(_identity, values)): [tuple(values), count] for values, count in state}
+        # Earlier releases counted nulls among several values.
+        there = ((values, count) for values, count in state if None not in values)
+        self._counts = {tuple(map(_identity, values)): [tuple(values), count] for values, count in there}
 
 
 def _identity(value: Any) -> Any:

@@ -8,7 +8,7 @@ from functools import total_ordering
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from pipelines.aggregators.ordering import order_key, values_of
+from pipelines.aggregators.ordering import foremost
 from pipelines.windows.buffer import (
     FAR,
     NOTHING,
@@ -215,12 +215,7 @@ def place(event: Event, by: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
     """
     ranks: list[Any] = []
     for field, descending in by:
-        value = event.get(field)
-        if isinstance(value, list | tuple | set | frozenset):
-            keys = sorted(map(order_key, values_of(value)))
-            key = keys[-1 if descending else 0] if keys else None
-        else:
-            key = None if value is None else order_key(value)
+        key = foremost(event.get(field), descending)
         if key is None:
             ranks.append((1,))
         else:

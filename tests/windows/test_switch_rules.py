@@ -7,7 +7,7 @@ import pytest
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import SwitchWindow
 from pipelines.windows.policy import Policy
-from tests.windows.window_runs import TICK, context, items, run
+from tests.windows.window_runs import TICK, context, items, run, values
 
 COUNT, TIME, DELTA = Policy.count, Policy.time, Policy.time_delta_lt
 
@@ -59,6 +59,14 @@ def test_rule_5_4_1_delta_too_slow_never_closes() -> None:
 def test_rule_5_4_2_full_by_time() -> None:
     # Full after 2 ticks of passing, looked at on the third; two events are near enough.
     assert marks(SwitchWindow(DELTA(5), TIME(2), TIME(1)), 12) == "...xx..xx..x"
+
+
+def test_rule_5_4_2_ticks_let_nothing_go_by_age() -> None:
+    script = [{"n": 1, "timestamp": 0}, {"n": 2, "timestamp": 500}, {"n": 3, "timestamp": 60_500}]
+    assert values(run(SwitchWindow(DELTA(2), TIME(5), COUNT(9)), script), "n") == [1, 2]
+    # What has come since lets them go: one event is no flood.
+    script.insert(2, {"n": 4, "timestamp": 5800})
+    assert values(run(SwitchWindow(DELTA(2), TIME(5), COUNT(9)), script), "n") == [1, 2, 4, 3]
 
 
 def test_rule_5_4_delta_as_close_never_opens_again() -> None:
