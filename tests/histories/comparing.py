@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import groupby
 from typing import Any
 
 from pipelines.errors import ReadPointError, UnknownStateError
-from tests.histories.model import CHANNEL, LOG, MAP, ROWS, SUMS, Model, Refused, Sink, contents, shown
+from tests.histories.model import CHANNEL, LOG, MAP, OPAQUE, ROWS, SUMS, Model, Refused, Sink, contents, shown
 from tests.histories.world import FLOW, KEYS, World
 
 
@@ -41,6 +42,9 @@ def _state(world: World, model: Model, sink: Sink) -> None:
     wanted = contents(sink, sink.entries)
     _equal(f"state {sink.name}", found_rows(sink, table.scan().to_pylist()), wanted)
     txids, kept = [commit.txid for commit in table.commits.batches()], [txid for _, txid in sink.txids]
+    if sink.kind == OPAQUE:
+        # A compaction beside may cost an attempt by a state behind it: an opaque state then takes the batch once more.
+        txids, kept = ([txid for txid, _ in groupby(each)] for each in (txids, kept))
     # A compaction that keeps no past cleans the log.
     _equal(f"history of {sink.name}", txids, kept[-len(txids) :] if model.vacuumed and txids else kept)
     if sink.form not in (ROWS, SUMS):
