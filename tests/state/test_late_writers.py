@@ -154,10 +154,10 @@ def test_a_slice_in_an_epoch_that_has_begun_asks_for_no_ids_of_those_before(tmp_
 
 
 class Frame:
-    """Rows that are to seem to be Spark's."""
+    """Rows that are to seem to be Spark's, with no text to look at."""
 
     def __init__(self, rows: pa.Table) -> None:
-        self.rows = rows
+        self.rows, self.schema = rows, StructType()
 
 
 def like_spark(writer: StateWriter, frame: Frame, record: BatchRecord, judge: Any, _: bool) -> int:
