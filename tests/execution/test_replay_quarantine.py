@@ -285,6 +285,7 @@ class OwnSum(CombinerAggregator):
         return 0
 
 
+@pytest.mark.exhaustive
 @KEPT_OR_NOT
 def test_a_replay_killed_behind_a_map_outlives_compactions(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, kept: bool

@@ -53,6 +53,7 @@ def test_columns_may_be_moved_and_added(spark: SparkSession, tmp_path: Path) -> 
     assert [(one.state, one.txid) for one in verify(spark, lake, last).differing] == [("rows", 1)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_earlier_releases_wrote_holds(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)

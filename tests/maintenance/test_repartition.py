@@ -146,6 +146,7 @@ def test_a_batch_that_was_begun_must_be_finished_first(
     assert contents(begun) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_is_refused_and_changes_nothing(spark: SparkSession, begun: Lake) -> None:
     own = checkpoint(begun, COUNTED)
     before = sorted(begun.root.rglob("*"))

@@ -44,6 +44,7 @@ def copied(lake: Lake) -> list[int]:
     return sorted(row["n"] for row in lake.state("copy").scan().to_pylist())
 
 
+@pytest.mark.exhaustive
 def test_a_stream_outlives_compactions_of_a_table_that_gets_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     """It has read everything, the last versions in one batch; a retention of no hours stands for the week that passes."""
     lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"

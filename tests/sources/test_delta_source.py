@@ -95,6 +95,7 @@ def totals(lake: Lake) -> dict[str, tuple[int, int]]:
     return {row["day"]: (row["rows"], row["total"]) for row in lake.state("by_day").scan().to_pylist()}
 
 
+@pytest.mark.exhaustive
 def test_backfills_beside_a_stream_of_a_table(spark: SparkSession, tmp_path: Path) -> None:
     """A slice that the stream has half counted, one it has counted, and commits that it has not reached."""
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")
