@@ -130,7 +130,10 @@ class _Watched:
         waits = self.refusal is not None
         running_batches(self._reports, done, lambda: waits or self._flow.running)
         if waits:
-            running_batches(self._reports, 1 << 30, lambda: self._flow.running)
+            # Each that is refused ends by itself: stopped before, its rows are in no quarantine yet.
+            running_batches(
+                (), 1, lambda: sum(not part.query.isActive for part in self._flow._parts) < len(self._ended)
+            )
 
     def _idle(self, name: str, number: int, waiting: bool) -> bool:
         """Return whether a batch brings no file; where files are waiting, when Spark has planned it."""
