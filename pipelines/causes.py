@@ -35,6 +35,11 @@ def shortened(text: str) -> str:
     return printable(text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}...")
 
 
+def named(error: BaseException) -> str:
+    """Return an error's class and text: the class is what the handbook lists it under."""
+    return f"{type(error).__name__}: {error}"
+
+
 @dataclass(frozen=True)
 class Cause:
     """One exception of a chain.

@@ -53,9 +53,10 @@ def _trouble(task: TaskStatus, now: float) -> tuple[str, str] | None:
     if task.state == "silent":
         return "silent", f"its worker has not beaten for {task.beat_age_seconds:.0f} s"
     if task.failing:
-        what = (task.last_error or "failed").splitlines()[0]
+        what, *more = (task.last_error or "failed").splitlines()
         # A refusal names its batch: that a gate refuses the next one, too, is another fault.
-        return what if '" refused ' in what else "failing", what
+        kind = what if '" refused ' in what else "failing"
+        return kind, "\n".join([what, *(line for line in more if line.startswith("  Next: "))])
     if task.gone:
         what = f"what it reads is gone: {', '.join(task.gone)}"
         return what, what

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from pipelines.causes import named
 from pipelines.nimbus.deployed import DeployedQuery, queries_of, unreadable
 from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.placements import Places
@@ -66,7 +67,7 @@ class Cluster:
             return _flow_status(flow, self._tasks(flow, record, beats))
         except Exception as error:
             # Another release may have written it: this flow is seen without what it says, and the others as they are.
-            return _bare_status(flow, str(unreadable(flow, error)))
+            return _bare_status(flow, named(unreadable(flow, error)))
 
     def _tasks(
         self, flow: DeployedFlow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]

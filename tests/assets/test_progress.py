@@ -208,6 +208,10 @@ def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> N
         (status(), []),
         (status(state="silent", beat_age_seconds=40.0), ["days: its worker has not beaten for 40 s"]),
         (status(state="failed", last_error="no such column: x\nmore"), ["days: no such column: x"]),
+        (
+            status(state="failed", last_error="BatchError: no\nmore\n  Next: correct it"),
+            ["days: BatchError: no\n  Next: correct it"],
+        ),
         (status(gone=["/in"]), ["days: what it reads is gone: /in"]),
         (
             status(backlog={"files": 3.0}, last_batch_at=NOW - 700, lag_seconds=700.0),
@@ -240,7 +244,7 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends(view: FlowView, lake: L
     ]
 
 
-REFUSED = f'gate "accepted" refused batch {{}}: {NAME}: 1 of 2 rows'
+REFUSED = f'GateError: gate "accepted" refused batch {{}}: {NAME}: 1 of 2 rows\n  Next: correct it'
 
 
 def failing(error: str, restarts: int) -> list[FlowStatus]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines import Lake
+from pipelines.errors import PoisonBatchError
 from pipelines.execution.checkpoint.engine_files import REFUSE, RESET, Checkpoint, Epoch
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import LeaseHeldError
@@ -105,6 +106,21 @@ def test_a_lease_that_came_after_a_wait_is_no_failure(tmp_path: Path) -> None:
     task._application = application
     task._leaving.set()
     task._take_lease()
-    assert "another" in str(task.figures.last_error)
+    assert str(task.figures.last_error).startswith('LeaseHeldError: lease "task:f/q": another holds it')
     task._take_lease()
     assert task.figures.last_error is None
+
+
+def test_a_failure_begins_with_its_class(tmp_path: Path) -> None:
+    """The handbook is searched for it."""
+    task, told = Reader(tmp_path, REFUSE), list[dict[str, Any]]()
+    registry = SimpleNamespace(tell=lambda _, what, detail: told.append({"event": what} | detail))
+    application: Any = SimpleNamespace(registry=registry)
+    task._application = application
+    task.want(wanted=False)
+    error = PoisonBatchError("f", 2, 3, "no", "quarantine/f", stream="s")
+    task._failed(error)
+    assert task.figures.last_error == f"PoisonBatchError: {error}"
+    assert told == [
+        {"event": "TASK_FAILED", "group": task.query.group, "reason": f"PoisonBatchError: {error}", "final": False},
+    ]

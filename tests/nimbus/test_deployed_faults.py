@@ -153,7 +153,7 @@ def test_disk_full(here: Deployment) -> None:
     with full(here.lake.root):
         here.feed(*here.fed)
         said = wait_for(lambda: here.nimbus.flow("numbers").last_error, PATIENCE, lambda: str(here.nimbus.cluster()))
-        assert str(said).startswith("no space left on the disk of ")
+        assert str(said).startswith("DiskFullError: no space left on the disk of ")
         assert "make room" in str(said)
     here.settles()
     # Rows are seen as soon as they are committed; the worker tells of the batch a beat later.

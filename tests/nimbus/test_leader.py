@@ -142,7 +142,9 @@ def test_not_enough_slots_is_said_with_the_numbers_and_mended_by_a_new_superviso
     cluster.supervisors(s1=[1])
     cluster.submit("a", queries=2, workers=2)
     cluster.look()
-    assert "allocWorkerNum=2, availableWorkerNum=1" in str(cluster.registry.flow("a").problem)
+    problem = str(cluster.registry.flow("a").problem)
+    assert problem.startswith("it cannot be placed: NotEnoughWorkersError: ")
+    assert "allocWorkerNum=2, availableWorkerNum=1" in problem
     assert cluster.places_of("a") == {}
     told = [line for line in cluster.registry.history("a") if line.event == "PROBLEM"]
     cluster.look()

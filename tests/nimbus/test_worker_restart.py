@@ -320,7 +320,9 @@ def test_whatever_a_flow_brings_about_is_its_own_problem(
     monkeypatch.setattr(deployed, "check_deployed", lambda _: None)
     loaded = worker._load(replace(flow))
     assert isinstance(loaded, DeployError)
-    assert type(error).__name__ in str(registry.flow("a").problem)
+    told = str(registry.flow("a").problem)
+    assert told.startswith('DeployError: flow "a": cannot be loaded: ')
+    assert type(error).__name__ in told
 
 
 @pytest.fixture

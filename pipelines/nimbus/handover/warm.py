@@ -153,7 +153,7 @@ class WarmRuntime:
             if "error" not in answer:
                 return answer["report"]
             if answer["kind"] not in _NOT_BEGUN:
-                raise HandedOverError(topology.name, answer["error"], kind=answer["kind"])
+                raise HandedOverError(topology.name, f"{answer['kind']}: {answer['error']}", kind=answer["kind"])
             reason = answer["error"]
         raise NobodyWarmError(topology.name, reason)
 

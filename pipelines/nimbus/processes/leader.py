@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipelines import logs
-from pipelines.causes import shortened
+from pipelines.causes import named, shortened
 from pipelines.errors import AssignmentError
 from pipelines.nimbus.deployed import application_of, check_deployed, component_id, demand_of, queries_of
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, RegistryError
@@ -299,7 +299,7 @@ class Leader:
                     self._checked[flow.serial] = _content_of(flow)
                 readable.append(flow)
             except NimbusError as error:
-                self._tell(flow, f"{_UNPLACED}{error}", lease)
+                self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
         return readable
 
     # --- placing ----------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class Leader:
         except Exception as error:
             logger.exception("not placed", application=application)
             for flow in members:
-                self._tell(flow, f"{_UNPLACED}{type(error).__name__}: {error}", lease)
+                self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
         members = sorted(members, key=lambda flow: flow.serial)
@@ -347,7 +347,7 @@ class Leader:
             )
         except AssignmentError as error:
             for flow in members:
-                self._tell(flow, f"{_UNPLACED}{error}", lease)
+                self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
             return
         self._keep(members, made, kind, ids, look, lease)
 

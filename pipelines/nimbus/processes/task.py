@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pipelines import logs
-from pipelines.causes import shortened
+from pipelines.causes import named, shortened
 from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
@@ -204,7 +204,7 @@ class Task(threading.Thread):
             )
             self.figures.last_error = None  # that it was held
         except LeaseHeldError as error:
-            self.figures.last_error = shortened(str(error))
+            self.figures.last_error = shortened(named(error))
             self._leaving.wait(1.0)
 
     def _release(self) -> None:
@@ -330,7 +330,7 @@ class Task(threading.Thread):
                 report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
         except RepartitionRefusedError as error:
             # It runs as it is: a number that cannot be is no reason to stand still.
-            self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": str(error)})
+            self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": named(error)})
             logger.error("query not repartitioned", reason=str(error))
             return
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
@@ -420,14 +420,14 @@ class Task(threading.Thread):
         self._failures += 1
         pause = pause_after(self._failures, LONGEST_BACK_OFF)
         logger.error("query failed", reason=str(error), kind=type(error).__name__, again_in_seconds=pause)
-        detail = {"group": self.query.group, "reason": str(error), "final": isinstance(error, FINAL)}
+        detail = {"group": self.query.group, "reason": named(error), "final": isinstance(error, FINAL)}
         try:
             # Before a beat says so: whoever sees that it has failed finds out here what waiting helps.
             if self._failures == 1:
                 self._application.registry.tell(self.flow, "TASK_FAILED", detail)
         except RegistryError as problem:
             logger.warning("failure not told", reason=str(problem))
-        self.figures.failed(str(error))
+        self.figures.failed(named(error))
         until = time.monotonic() + pause
         while time.monotonic() < until and self._wanted.is_set():
             time.sleep(_POLL_SECONDS)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from pipelines import logs
 from pipelines.bounds import own_master
 from pipelines.catalog.flow import FlowSettings
+from pipelines.causes import named
 from pipelines.errors import TrideltaError
 from pipelines.execution.runners.admission import Admission
 from pipelines.nimbus import deployed
@@ -356,7 +357,7 @@ class WorkerProcess:
                 problem = f"cannot be loaded: {type(error).__name__}: {str(error)[:200]}"
                 made = error if isinstance(error, TrideltaError) else DeployError(flow.name, problem)
                 logger.error("flow not loaded", flow=flow.name, reason=str(made))
-                self._registry.problem(flow, str(made))
+                self._registry.problem(flow, named(made))
             if not isinstance(made, TrideltaError):
                 # It, or a process before, could not load it; what the leader finds it tells again.
                 self._registry.problem(flow, None)
