@@ -43,6 +43,9 @@ def trouble(seen: FlowStatus, now: float) -> dict[str, str]:
     problems = {seen.problem: seen.problem} if seen.problem else {}
     if seen.status == "ACTIVE":
         for task in seen.tasks:
+            if seen.problem and task.state == "silent":
+                # Its worker may well beat for other flows: nobody beats for a query that cannot be loaded, or has no place.
+                continue
             if (found := _trouble(task, now)) is not None:
                 problems[f"{task.group}: {found[0]}"] = f"{task.group}: {found[1]}"
     return problems

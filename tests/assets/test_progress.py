@@ -221,6 +221,7 @@ def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> N
         (status(backlog={"files": 3.0}, last_batch_at=NOW - 700, lag_seconds=700.0, trigger_seconds=300.0), []),
         (replace(status(state="failed", last_error="x"), status="INACTIVE"), []),
         (replace(status(), problem="no place"), ["no place"]),
+        (replace(status(state="silent", beat_age_seconds=40.0), problem="cannot be loaded"), ["cannot be loaded"]),
     ],
 )
 def test_what_trouble_is(seen: FlowStatus, wrong: list[str]) -> None:
