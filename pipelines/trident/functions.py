@@ -32,6 +32,9 @@ class ColumnFunction:
     `F.inline(...)`) for any number of rows. Subclasses may also give `rows(*values)`, the same function over plain
     values, yielding one value or tuple a row, or as a filter `keep(*values)`, the same predicate over plain values: the
     reference engine and queries that need no Spark then use these.
+
+    Raises:
+        FunctionError: if there is neither a callable nor a subclass's `__call__`.
     """
 
     lineage: Declared | None = None
@@ -42,14 +45,18 @@ class ColumnFunction:
     def __init__(
         self, call: Callable[..., Any] | None = None, name: str | None = None, *, lineage: Declared | None = None
     ) -> None:
+        if call is None and type(self).__call__ is ColumnFunction.__call__:
+            kind = type(self).__name__
+            raise FunctionError(
+                kind, "has no __call__", hint=f"define it in the class, or give a callable: {kind}(call)"
+            )
         self._call = call
         self._name = name or str(getattr(call, "__name__", type(self).__name__))
         if declared := lineage or getattr(call, "lineage", None):
             self.lineage = declared
 
     def __call__(self, *columns: Any) -> Any:
-        if self._call is None:
-            raise NotImplementedError(f"{type(self).__name__} gives neither a callable nor __call__")
+        assert self._call is not None, "refused when it was made"
         return self._call(*columns)
 
     rows: Callable[..., Any] | None = None

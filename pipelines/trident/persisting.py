@@ -15,7 +15,14 @@ from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.states import DeltaState, FixedState, TridentState, state_name
 from pipelines.trident.steps import Steps
-from pipelines.trident.user_code import MapGet, QueryFunction, SnapshotGet, StateUpdater, TupleCollectionGet
+from pipelines.trident.user_code import (
+    MapGet,
+    QueryFunction,
+    SnapshotGet,
+    StateUpdater,
+    TupleCollectionGet,
+    check_defines,
+)
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
@@ -59,6 +66,7 @@ def check_query(
             f"{function!r} is not a query function",
             hint="use MapGet(), SnapshotGet(), TupleCollectionGet() or a subclass of QueryFunction",
         )
+    check_defines("state_query", function, QueryFunction, "batch_retrieve")
     if not outputs:
         raise FunctionError("state_query", f"{function} has no output field")
     if isinstance(function, SnapshotGet) and inputs:
@@ -178,6 +186,7 @@ class Persisting(Steps):
         operation = "partition_persist"
         if not isinstance(updater, StateUpdater):
             raise FunctionError(operation, f"{updater!r} is not an updater", hint="subclass StateUpdater")
+        check_defines(operation, updater, StateUpdater, "update_state")
         keys = tuple(name for name, _ in updater.key_columns)
         values = tuple(name for name, _ in updater.value_columns)
         if not values:

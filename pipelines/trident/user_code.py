@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from pipelines.aggregators.base import Parts
+from pipelines.errors import FunctionError
 from pipelines.graph.fields import parse_ddl
+
+
+def check_defines(operation: str, given: object, base: type, method: str) -> None:
+    """Refuse what leaves out the method that its base class asks for.
+
+    Raises:
+        FunctionError: if it does.
+    """
+    found = getattr(given, method, None)
+    if not callable(found) or getattr(found, "__func__", None) is getattr(base, method):
+        raise FunctionError(operation, f"{given} has no {method}", hint=f"define {method} in its class")
 
 
 class QueryFunction:

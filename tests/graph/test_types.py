@@ -39,8 +39,12 @@ def two(*values: Any) -> Iterator[Any]:
 class Adds(StateUpdater):
     keys, values = "a string", "total decimal(10,2)"
 
+    def update_state(self, state: Any, tuples: list[tuple[Any, ...]]) -> None: ...
 
-class Asks(QueryFunction): ...
+
+class Asks(QueryFunction):
+    def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        return [None] * len(arguments)
 
 
 def test_types_pass_through() -> None:

@@ -27,6 +27,7 @@ from pipelines.trident import (
     PRESERVE,
     ROWS,
     Average,
+    ColumnFunction,
     CombinerAggregator,
     Count,
     DeltaState,
@@ -66,12 +67,16 @@ def reducer(returns: Any = "bigint") -> MultiReducer:
     return MultiReducer(lambda: 0, lambda state, stream, *values: state, lambda state: state, returns=returns)
 
 
-class Latest(StateUpdater):
+class Idle(StateUpdater):
     keys, values = "k string", "v bigint"
 
 
+class Latest(Idle):
+    def update_state(self, state: Any, tuples: list[tuple[Any, ...]]) -> None: ...
+
+
 class Bare(StateUpdater):
-    pass
+    def update_state(self, state: Any, tuples: list[tuple[Any, ...]]) -> None: ...
 
 
 class OwnSum(Sum):
@@ -87,8 +92,19 @@ class Doubled(CombinerAggregator):
         return 2 * value
 
 
-class Ask(QueryFunction):
+class NoCall(ColumnFunction):
     pass
+
+
+class Mute(QueryFunction):
+    returns = "bigint"
+
+
+class Ask(Mute):
+    returns = None
+
+    def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        return [None] * len(arguments)
 
 
 WRONG: dict[str, Callable[[Streams], Any]] = {
@@ -155,6 +171,10 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
     "a combiner that finishes its values": lambda s: s.left.persistent_aggregate(
         DeltaState("x"), "v", Doubled(int, max, int), "n"
     ),
+    "function that does nothing": lambda s: s.left.each("k", NoCall(), "n"),
+    "query that answers nothing": lambda s: s.left.state_query(s.counts(), "k", Mute(), "n"),
+    "query of the base class": lambda s: s.left.state_query("others", "k", QueryFunction(), "n bigint"),
+    "updater that updates nothing": lambda s: s.left.partition_persist(DeltaState("x"), None, Idle()),
     "query of untold types": lambda s: s.left.state_query(s.counts(), "k", Ask(), "n"),
     "query without outputs": lambda s: s.left.state_query(s.counts(), "k", Ask(), []),
     "a source that is none": lambda s: s.topology.new_stream("more", [("a",)]),
