@@ -22,6 +22,7 @@ from pipelines.bounds import required_master
 from pipelines.catalog import FlowSettings
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.flowmix import Flow
 from pipelines.maintenance import Retention
 from pipelines.maintenance.housekeeping_report import RetentionSettingError
 from pipelines.nimbus.errors import RegistryError
@@ -264,6 +265,11 @@ def test_limits_of_the_runtime(tmp_path: Path) -> None:
     for wrong in ({"max_attempts": -5}, {"max_attempts": True}, {"lock_wait_seconds": math.nan}):
         with pytest.raises(DefinitionError, match=next(iter(wrong))):
             Runtime(NONE, Lake(tmp_path), **wrong)  # type: ignore[arg-type]
+    flow, runtime = Flow("f").stream("s", Rate(rows_per_batch=1)).output().build(), Runtime(NONE, Lake(tmp_path))
+    for run in (runtime.catch_up, runtime.stream):
+        for choice in ("on_fresh_checkpoint", "changed_windows"):
+            with pytest.raises(DefinitionError, match=f"{choice} .*beginn"):
+                run(flow, **{choice: "beginn"})
     for more in ({"on_fresh_checkpoint": "resett"}, {"trigger_seconds": -1.0}, {"trigger_seconds": math.inf}):
         with pytest.raises(DefinitionError, match=next(iter(more))):
             FlowFolder(NONE, tmp_path, **more)  # type: ignore[arg-type]

@@ -128,6 +128,7 @@ class Runtime:
         *,
         trigger_seconds: float = 1.0,
         on_fresh_checkpoint: str = REFUSE,
+        changed_windows: str = REFUSE,
         partitions: Partitions = None,
         progress: Callable[[BatchReport], None] | None = None,
     ) -> RunningFlow:
@@ -135,16 +136,18 @@ class Runtime:
 
         Args:
             trigger_seconds: a batch begins that often at most.
-            partitions: as of `catch_up`.
+            on_fresh_checkpoint, changed_windows, partitions: as of `catch_up`.
         """
         topology = as_topology(topology)
         required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
+        required_choice("changed_windows", CHANGED_WINDOWS, changed_windows)
         required("trigger_seconds", SECONDS_APART, trigger_seconds)
         check_places(self.spark, self.lake, topology)
         parts: list[_StreamPart] = []
         try:
             for group, number in self._groups_and_partitions(topology, partitions):
-                parts.append(self._started(group, trigger_seconds, on_fresh_checkpoint, number, progress))
+                choices = on_fresh_checkpoint, changed_windows == BEGIN
+                parts.append(self._started(group, trigger_seconds, *choices, number, progress))
         except BaseException:
             RunningFlow(topology.name, parts).stop()
             raise
@@ -155,6 +158,7 @@ class Runtime:
         group: BatchGroup,
         seconds: float,
         on_fresh: str,
+        changed_windows: bool,
         partitions: int | None,
         progress: Callable[[BatchReport], None] | None,
     ) -> _StreamPart:
@@ -163,7 +167,7 @@ class Runtime:
             held.enter_context(checkpoint.running(self._wait))
             run = held.enter_context(told(group, STREAMING))
             self._ready(group, checkpoint, partitions)
-            runner = self._runner(group, checkpoint, _and_told(progress, run))
+            runner = self._runner(group, checkpoint, _and_told(progress, run), changed_windows=changed_windows)
             query = runner.start(on_fresh=on_fresh, trigger_seconds=seconds)
             lock = held.pop_all()
         return _StreamPart(runner, query, lock)

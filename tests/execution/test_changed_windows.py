@@ -85,6 +85,19 @@ def test_what_stays_goes_on_and_what_is_other_begins_empty(spark: SparkSession, 
     assert checkpoint(lake).epoch == epoch
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_stream_may_begin_them_too(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    runtime = Runtime(spark, lake)
+    runtime.catch_up(flow(2, latest=2))
+    with pytest.raises(WindowStateError, match="another operation"):
+        runtime.stream(flow(4, latest=3))
+    runtime.stream(flow(4, latest=3), changed_windows="begin").stop()
+    runtime.catch_up(flow(4, latest=3))
+    assert rows(lake) == rows(lake, "changed_s") == [(3, 2), (25, 6)]
+
+
 def checkpoint(lake: Lake) -> Checkpoint:
     return Checkpoint("changed", lake.checkpoint_path("changed", "s"))
 
