@@ -48,7 +48,7 @@ def is_on() -> bool:
         return False
     if find_spec("openlineage") is None:
         raise DefinitionError(
-            f"{SWITCH} is set, and the OpenLineage client is not installed", hint='pip install "tridelta[openlineage]"'
+            f"{SWITCH} is set, and the OpenLineage client is not installed", hint="pip install openlineage-python"
         )
     return True
 
