@@ -14,30 +14,8 @@ import typer
 from rich.progress import Progress
 
 from benchmarks.measure import Ratio, show
-from benchmarks.page import Result, described, keep, surroundings
+from benchmarks.page import BENCHMARKS, Result, described, keep, surroundings
 from pipelines import spark_session
-
-BENCHMARKS = (
-    "engine_overhead",
-    "freshness",
-    "crowd",
-    "growth",
-    "keyed_counts",
-    "nexmark",
-    "point_reads",
-    "gates",
-    "get_slices",
-    "accounting",
-    "windows",
-    "assignment",
-    "placing",
-    "recovery",
-    "scale",
-    "packing",
-    "warm_launch",
-    "sensor_tick",
-    "word_count",
-)
 
 
 def main(

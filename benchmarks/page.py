@@ -23,6 +23,29 @@ from benchmarks.measure import Ratio
 
 PROJECT = Path(__file__).parent.parent
 RESULTS, PAGE = PROJECT / "benchmarks" / "results.json", PROJECT / "docs" / "benchmarks.md"
+BENCHMARKS = (
+    "engine_overhead",
+    "freshness",
+    "crowd",
+    "growth",
+    "keyed_counts",
+    "nexmark",
+    "point_reads",
+    "gates",
+    "get_slices",
+    "accounting",
+    "windows",
+    "assignment",
+    "placing",
+    "recovery",
+    "scale",
+    "packing",
+    "warm_launch",
+    "sensor_tick",
+    "word_count",
+)
+# A bar of the design without a benchmark.
+NO_BENCHMARK = "the start of a process to its first committed batch, beside a plain PySpark session"
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "dagster", "great-expectations")
 # Above this share of the processors that others use, a ratio says more of them than of us.
 QUIET_PERCENT = 10.0
@@ -120,9 +143,11 @@ def read(file: Path = RESULTS) -> list[Result]:
 
 
 def as_page(results: Iterable[Result]) -> str:
-    """Return the page: where we lose, then each benchmark."""
+    """Return the page: where we lose, what was not measured, then each benchmark."""
     ordered = list(results)
-    return "\n".join([_HEAD, *_losses(ordered), *(line for result in ordered for line in _section(result))])
+    return "\n".join(
+        [_HEAD, *_losses(ordered), *_unmeasured(ordered), *(line for result in ordered for line in _section(result))]
+    )
 
 
 def _losses(results: list[Result]) -> list[str]:
@@ -131,6 +156,17 @@ def _losses(results: list[Result]) -> list[str]:
         return []
     lines = ["## Where we lose", "", "Slower or larger than the peer, or short of our own bar:", ""]
     return [*lines, *(f"- {ratio.what}: {_shown(ratio)}, against {ratio.against}" for _, ratio in lost), ""]
+
+
+def _unmeasured(results: list[Result]) -> list[str]:
+    names = sorted(set(BENCHMARKS) - {result.name for result in results})
+    lines = [
+        "## Not measured yet",
+        "",
+        "Of these no result is kept; `.venv/bin/python -m benchmarks NAME` measures one.",
+        "",
+    ]
+    return [*lines, *(f"- `{name}`: {described(name)[0]}" for name in names), f"- No benchmark: {NO_BENCHMARK}.", ""]
 
 
 def _ahead(ratio: Ratio) -> bool:

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import BENCHMARKS
 from benchmarks.measure import Ratio
-from benchmarks.page import PAGE, RESULTS, Result, Surroundings, as_page, described, keep, read, surroundings
+from benchmarks.page import (
+    BENCHMARKS,
+    PAGE,
+    RESULTS,
+    Result,
+    Surroundings,
+    as_page,
+    described,
+    keep,
+    read,
+    surroundings,
+)
 
 AROUND = Surroundings("2026-01-02 03:04", "abc1234", "a processor, 2 cores, 24 GiB", {"python": "3.11"}, 0.3, 4.0)
 FASTER = Ratio("get of 10 keys", "Spark", 12.0, 240.0, "ms", 15, "higher")
@@ -45,10 +55,16 @@ def test_a_machine_that_others_use_is_named() -> None:
 
 def test_what_is_lost_comes_first() -> None:
     page = as_page([result("x", FASTER, SLOWER, DEARER)])
-    lost = page[page.index("## Where we lose") : page.index("## X")]
+    lost = page[page.index("## Where we lose") : page.index("## Not measured")]
     assert "- a batch: **1.30 x (bar: at most 1.05 x), missed**, against by hand" in lost
     assert "10 keys" not in lost
     assert "gate" not in lost, "what a gate costs is no loss within its bar"
+
+
+def test_what_has_no_result_is_named() -> None:
+    page = as_page([result(name, FASTER) for name in BENCHMARKS if name != "crowd"])
+    assert page.count("\n- `") == 1
+    assert "- `crowd`: A crowd: many small flows" in page
 
 
 def test_a_run_replaces_its_own_results_alone(tmp_path: Path) -> None:
