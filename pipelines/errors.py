@@ -416,11 +416,11 @@ class SameFlowError(DefinitionError):
 class NeedsSparkError(TrideltaError):
     """An expression that only Spark can evaluate, where there is no Spark."""
 
-    def __init__(self, wanted_for: str) -> None:
+    def __init__(self, wanted_for: str, *, hint: str = "") -> None:
         self.wanted_for = wanted_for
+        hint = hint or 'give the function a plain form ("rows", "keep") or write it as a Python generator'
         super().__init__(
-            f"Spark is needed to evaluate {wanted_for}, and there is no session",
-            hint='pass spark=, or give the function a plain form ("rows", "keep") or write it as a Python generator',
+            f"Spark is needed to evaluate {wanted_for}, and there is no session", hint=f"pass spark=, or {hint}"
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.aggregators.window import WindowAggregator
-from pipelines.errors import FieldError, FlowError, FunctionError, nearest
+from pipelines.errors import FieldError, FlowError, FunctionError, NeedsSparkError, nearest
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.criteria import Combined, Criteria
 from pipelines.flowmix.definition import Schema, StreamDefinition
@@ -43,6 +43,9 @@ Script = Mapping[str, Sequence[Any]]
 TICK: Final = "TICK"
 """One second of the clock, in the script of an event flow."""
 SECOND = 1000
+_PLAIN_FORMS = (
+    'write criteria as gt("v", 15), has("v") or python(...), and what `compute` makes as `each` with a Python function'
+)
 
 
 @dataclass(frozen=True)
@@ -311,7 +314,11 @@ class FlowReference:
     def _evaluated(self, table: Table, expression: Any, label: str) -> list[Any]:
         if not table.rows:
             return []
-        return [rows[0][0] for rows in self._spark.evaluate(table, expression, ("value",), label).rows]
+        try:
+            found = self._spark.evaluate(table, expression, ("value",), label)
+        except NeedsSparkError as error:
+            raise NeedsSparkError(error.wanted_for, hint=_PLAIN_FORMS) from None
+        return [rows[0][0] for rows in found.rows]
 
     def _gated(self, gate: Any, items: list[Item], schema: Schema | None) -> list[Item]:
         """Pass all events of a run through a gate as one batch. The rows' tasks carry their numbers through it."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.errors import FunctionError, GateError
+from pipelines.errors import FunctionError, GateError, NeedsSparkError
 from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt, python
 from pipelines.quality import fail
 from pipelines.sources import FixedBatches
@@ -54,6 +54,15 @@ def run(stream: Any, *values: Any, by: str = "each") -> list[Any]:
     """Return what comes out of a stream that `made` began with these values."""
     script = [{"x": value} if by == "script" else {"n": n} for n, value in enumerate(values)]
     return run_flow(stream.output().build(), {"s": script})["s"]
+
+
+def test_criteria_that_need_spark_name_those_that_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    stream: Any = Flow("f").stream("s", "x bigint")
+    with pytest.raises(NeedsSparkError) as caught:
+        run(stream.filter("x > 15"), 1, by="script")
+    assert 'gt("v", 15)' in caught.value.hint
+    assert "python(...)" in caught.value.hint
 
 
 ONE_KEY = [
