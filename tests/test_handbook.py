@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import ops
 import pipelines
+from assets.events import liveness
 from pipelines.errors import ChangedSourceError, LostRowsError, StateSchemaError, TrideltaError
+from pipelines.nimbus import status
+from pipelines.nimbus.processes import leader
 
 PAGE = Path(__file__).parent.parent / "docs" / "handbook.md"
 
@@ -27,13 +31,14 @@ def entries() -> dict[str, str]:
 
 def errors() -> list[str]:
     """The names of all error classes of the product, wherever they are defined."""
-    for module in pkgutil.walk_packages(pipelines.__path__, "pipelines."):
-        if not module.name.startswith(MIGRATIONS) and not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    for package in (pipelines, ops):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(MIGRATIONS) and not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
     found, waiting = {TrideltaError.__name__}, [TrideltaError]
     while waiting:
         for one in waiting.pop().__subclasses__():
-            if one.__module__.startswith("pipelines.") and not one.__name__.startswith("_"):
+            if one.__module__.startswith(("pipelines.", "ops.")) and not one.__name__.startswith("_"):
                 found.add(one.__name__)
             waiting.append(one)
     return sorted(found)
@@ -51,9 +56,15 @@ def test_each_entry_is_of_an_error_that_there_is() -> None:
 
 
 def test_alerts_have_entries() -> None:
-    # The sentences of assets.events.liveness, by what they begin with.
-    source = (PAGE.parent.parent / "assets" / "events" / "liveness.py").read_text(encoding="utf-8")
-    for sentence in ("its worker has not beaten", "it has something to read and no batch"):
+    # The sentences of assets.events.liveness, and problems that it passes on, by what they begin with.
+    sources = [Path(liveness.__file__), Path(leader.__file__), Path(status.__file__)]
+    source = "".join(file.read_text(encoding="utf-8") for file in sources)
+    for sentence in (
+        "its worker has not beaten",
+        "it has something to read and no batch",
+        "what it reads is gone",
+        "it cannot be placed",
+    ):
         assert sentence in source
         assert sentence in entries()
 
