@@ -30,8 +30,8 @@ def replay_quarantine(
     reason: Annotated[
         list[str] | None,
         typer.Option(
-            help="Rejected by this check, or as malformed, other_fields, far_time, not_read, no_slice, bad_slice, no_time "
-            "or poison."
+            help="Rejected by this check, or as malformed, other_fields, far_time, not_read, no_slice, bad_slice, no_time, "
+            "poison or waiting."
         ),
     ] = None,
     txids: Annotated[str, typer.Option(help="Rejected in these batches: 40, 40-57, or backfills.")] = "",

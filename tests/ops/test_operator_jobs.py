@@ -197,7 +197,17 @@ def test_the_impossible_is_a_failure_with_its_next_step(desk: Desk) -> None:
 
 
 def test_all_rules_of_the_engine_are_named_where_rows_are_selected() -> None:
-    rules = ["malformed", "other_fields", "far_time", "not_read", "no_slice", "bad_slice", "no_time", "poison"]
+    rules = [
+        "malformed",
+        "other_fields",
+        "far_time",
+        "not_read",
+        "no_slice",
+        "bad_slice",
+        "no_time",
+        "poison",
+        "waiting",
+    ]
     options = typer.main.get_command(replaying.app).params
     said = [getattr(option, "help", "") for option in options if option.name == "reason"]
     said += [_REPLAYED["reasons"][1].description, Selection.__doc__]
