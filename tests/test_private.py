@@ -80,7 +80,7 @@ def test_a_long_text_is_masked_at_once(text: str) -> None:
     """Time is of this process alone: others may be busy."""
     began = time.process_time()
     masked(text)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 60, "tenths; hours where each part looks through the rest"
 
 
 def test_a_secret_in_a_long_text_is_masked() -> None:

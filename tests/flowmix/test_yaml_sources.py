@@ -147,8 +147,8 @@ def test_variables_hold_every_password_of_a_login(login: str, held: bool) -> Non
 @pytest.mark.parametrize("text", ["password", "password ", "xpassword\t=", "a"])
 def test_a_long_login_takes_no_longer_than_others(text: str) -> None:
     began = time.process_time()
-    _in_variables("${A}" + text * 8_000 + "; user=x")
-    assert time.process_time() - began < 1
+    _in_variables("${A}" + text * 80_000 + "; user=x")
+    assert time.process_time() - began < 60, "hundredths; minutes where each word looks through the rest"
 
 
 def kafka_of(tmp_path: Path, option: str, value: object) -> Any:

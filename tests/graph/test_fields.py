@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from pipelines.ddl import nested_too_deeply
 from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError
 from pipelines.graph.fields import added, as_names, checked_name, distinct, parse_ddl, require, storable
 
@@ -115,9 +116,8 @@ def test_a_quote_in_a_comment_hides_nothing() -> None:
     with pytest.raises(DefinitionError, match="nested more than"):
         parse_ddl("x int -- '\n, y " + "array<" * 300 + "int" + ">" * 300 + " -- '")
     begun = time.process_time()
-    with pytest.raises(DefinitionError, match="not a schema"):
-        parse_ddl("\\'" * 10_000)
-    assert time.process_time() - begun < 1
+    assert not nested_too_deeply("\\'" * 100_000)
+    assert time.process_time() - begun < 30, "hundredths; minutes where each quote looks through the rest"
 
 
 @pytest.mark.parametrize(
