@@ -1,14 +1,17 @@
 """A flow with a run a day, and a hand on all commits of slices: named by TRIDELTA_FLOWS, the processes of the UI load it.
 
-A commit waits in the midst of a slice while the test has put a file with that slice's name below `hold`.
+A commit waits in the midst of a slice while the test has put a file with that slice's name below `hold`. Beside it lie
+`.reached` once it waits, and `.asked` once its run is asked to end.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from datetime import date
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -43,10 +46,23 @@ def _held(self: StateWriter, rows: pa.Table, record: BatchRecord, *more: Any, **
     if self.table.name == LAST_BEFORE_HOLD.get(record.flow):
         hold = Path(os.environ["TRIDELTA_HOME"]) / "hold" / f"{record.flow} {record.slice}"
         if hold.exists():
-            hold.with_suffix(".reached").touch()
-            while hold.exists():
-                time.sleep(0.1)
+            _wait(hold)
     return version
+
+
+def _wait(hold: Path) -> None:
+    """Wait, in the run's main thread, until the test lets go; what asks the run to end goes to whoever has held it back."""
+    before: Any = signal.getsignal(signal.SIGINT)
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        before(number, frame)
+        hold.with_suffix(".asked").touch()
+
+    signal.signal(signal.SIGINT, asked)
+    hold.with_suffix(".reached").touch()
+    while hold.exists():
+        time.sleep(0.1)
+    signal.signal(signal.SIGINT, before)
 
 
 if "TRIDELTA_HOME" in os.environ:

@@ -115,10 +115,12 @@ def test_what_a_cancelled_backfill_leaves_is_whole_and_the_rest_is_made_later(ui
     assert len(run_processes(ui.home)) == len(holds)
     for backfill in backfills.values():
         cancel(ui, backfill)
+    ended = {"CANCELING", "CANCELED", "SUCCESS"}
     for backfill in backfills.values():
-        until(lambda backfill=backfill: "STARTED" not in statuses(ui, backfill), ui.runs)  # type: ignore[misc]
+        until(lambda backfill=backfill: ended.issuperset(statuses(ui, backfill)), ui.runs)  # type: ignore[misc]
     # A run hears of it a moment after Dagster has noted it.
-    time.sleep(3)
+    for hold in holds.values():
+        until(hold.with_suffix(".asked").exists, ui.runs)
     for hold in holds.values():
         hold.unlink()
     for backfill in backfills.values():

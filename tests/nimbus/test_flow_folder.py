@@ -57,6 +57,7 @@ class Place:
         self.here, self.nimbus = here, Nimbus(registry_url(), self.lake)
         self.folder = FlowFolder(self.nimbus, self._flows, trigger_seconds=0.2, settle_seconds=0)
         self._files = 0
+        self._awaited: dict[str, tuple[list[Any], tuple[str, ...]]] = {}
 
     def write(
         self, operations: str, *, name: str = "f", delay: int = 0, windows: str | None = None
@@ -92,6 +93,9 @@ class Place:
     def end(self) -> None:
         self.looked(self.folder.stop)
         self.nimbus.close()
+        # All queries have drained: one row too many would be there.
+        for table, (expected, fields) in self._awaited.items():
+            assert self.rows(table, *fields) == expected
 
     def events(self, values: list[int], second: int, key: str = "a") -> None:
         """Events one second after the other."""
@@ -109,8 +113,8 @@ class Place:
 
     def await_rows(self, table: str, expected: list[Any], *fields: str) -> None:
         _await(lambda: len(self.rows(table, *fields)) >= len(expected))
-        time.sleep(0.5)  # one too many would come now
         assert self.rows(table, *fields) == expected
+        self._awaited[table] = expected, fields
 
 
 def _await(there: Callable[[], bool], seconds: float = 60) -> None:
