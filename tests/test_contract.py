@@ -10,14 +10,13 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime, spark_session
 from pipelines.flowmix import Average, Flow, Policy
+from pipelines.nimbus import Nimbus
 from pipelines.sources import FixedBatches, JsonFiles
-from pipelines.testing import TICK, run_flow
+from pipelines.testing import TICK, run_flow, run_topology
 from pipelines.trident import Count, DeltaState, MapGet, Split, Sum, TridentTopology
 
 
-@pytest.mark.usefixtures("spark")
-def test_the_trident_example_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:
-    root = str(tmp_path / "lake")
+def wordcount() -> TridentTopology:
     topology = TridentTopology("wordcount")
     counts = (
         topology.new_stream("sentences", FixedBatches("sentence string", [
@@ -33,7 +32,13 @@ def test_the_trident_example_runs_as_written(spark: SparkSession, tmp_path: Path
         .group_by("word")
         .state_query(counts, "word", MapGet(), "count")
         .aggregate("count", Sum(), "sum"))  # fmt: skip
+    return topology
 
+
+@pytest.mark.usefixtures("spark")
+def test_the_trident_example_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    topology = wordcount()
     lake = Lake(root)
     runtime = Runtime(spark_session(), lake)
     report = runtime.catch_up(topology)  # run all that the sources hold now, then stop  # fmt: skip
@@ -122,3 +127,27 @@ def test_the_assignment_example_runs_as_written() -> None:
     # task ids a worker; w.supervisor, w.port
     assert [w.tasks for w in assignment.workers] == [(1, 5, 8), (3, 7, 9), (2, 4, 6)]
     assert [(w.supervisor, w.port) for w in assignment.workers] == [("s1", 1), ("s1", 2), ("s2", 2)]
+
+
+def test_the_nimbus_example_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No supervisor is there: what is asked for is written into the registry."""
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    store_url, lake = f"sqlite:///{tmp_path}/registry.db", Lake(tmp_path / "lake")
+    nimbus = Nimbus(store_url, lake)  # sqlite:///... by default, postgresql://... in production
+    nimbus.submit("flights", trigger_seconds=5)  # a flow of the catalog, by name
+    nimbus.deactivate("flights")
+    nimbus.activate("flights")
+    nimbus.rebalance("flights", parallelism={"delays": 4})
+    assert nimbus.flow("flights").status == "REBALANCING"
+    nimbus.kill("flights", wait_seconds=30)
+    seen = nimbus.cluster(), nimbus.flow("flights")  # what runs, where, how far, how late
+    told = [line.event for line in nimbus.history("flights")]
+    nimbus.close()
+    assert seen[0].flows == (seen[1],)
+    assert told == ["SUBMIT", "INACTIVATE", "ACTIVATE", "REBALANCE", "KILL"]
+
+
+def test_the_run_topology_example_runs_as_written() -> None:
+    topology = wordcount()
+    found = run_topology(topology, {"sentences": [[("the man",)], [("the",)]]}, engine="reference")  # batches a source
+    assert found == {"word_counts": [{"word": "man", "count": 1}, {"word": "the", "count": 2}]}

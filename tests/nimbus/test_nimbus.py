@@ -83,20 +83,6 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_design_in_its_own_words(nimbus: Nimbus) -> None:
-    """docs/architecture.md#public-names: these calls, as written there."""
-    nimbus.submit("flights", trigger_seconds=5)
-    nimbus.deactivate("flights")
-    nimbus.activate("flights")
-    nimbus.rebalance("flights", parallelism={"delays": 4})
-    assert nimbus.flow("flights").status == "REBALANCING"
-    nimbus.kill("flights", wait_seconds=30)
-    assert [flow.name for flow in nimbus.cluster().flows] == ["flights"]
-    assert [line.event for line in nimbus.history("flights")] == [
-        "SUBMIT", "INACTIVATE", "ACTIVATE", "REBALANCE", "KILL"
-    ]  # fmt: skip
-
-
 def test_a_flow_of_several_queries(nimbus: Nimbus) -> None:
     flow = nimbus.submit("readings", parallelism={"readings__1": 3}, inactive=True)
     assert flow.status == "INACTIVE"
