@@ -79,6 +79,14 @@ def log_offset(checkpoint: Place, batch: int, index: int = 0) -> int:
     return -1 if offset is None else int(offset["logOffset"])
 
 
+def listings(checkpoint: Place, batch: int, index: int) -> range:
+    """Return the listings that a batch took of a file source; `range(0)` for another source, or one that has given nothing."""
+    offset = offset_behind(checkpoint, batch, index)
+    if not isinstance(offset, dict) or "logOffset" not in offset:
+        return range(0)
+    return range(log_offset(checkpoint, batch - 1, index) + 1, int(offset["logOffset"]) + 1)
+
+
 def files_of_batches(log: Place, first: int, last: int) -> Iterator[str]:
     """Yield the addresses of the files of the listings `first..last`, as Spark wrote them."""
     if last < first:

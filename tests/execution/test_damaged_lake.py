@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
+from pipelines.execution.checkpoint.damage import DamagedCheckpointError, make_whole, spark_damages
 from pipelines.execution.verify import damages
 from pipelines.sources import JsonFiles
 from pipelines.state.damage import DamagedError
@@ -109,6 +110,8 @@ CASES: dict[str, tuple[Callable[[Path], Path], Damage, tuple[str, ...]]] = {
     "old plan torn": (beside("spark/offsets/0"), cut, ()),
     "old mark empty": (beside("spark/commits/1"), empty, (START,)),
     "source log torn": (beside("spark/sources/0/2"), cut, (START,)),
+    "source log missing": (beside("spark/sources/0/2"), Path.unlink, (START,)),
+    "old listing missing": (beside("spark/sources/0/1"), Path.unlink, (START,)),
 }
 
 
@@ -169,6 +172,23 @@ def test_each_damage_is_named(words: Words, tmp_path: Path, name: str) -> None:
         assert rows == [{"word": "w", "c": 3}]
 
 
+def take_back(lake: Lake, batch: int) -> None:
+    """Make the lake as it was when a batch was planned, and its attempt begun."""
+    folder = lake.checkpoint_path("words", "s")
+    for number in range(batch, 3):
+        gone = [f"commits/{number}", f"commits/.{number}.crc"]
+        for name in gone + [f"offsets/{number}", f"offsets/.{number}.crc"] * (number > batch):
+            (folder / "spark" / name).unlink()
+        (lake.state_path("counts") / "_delta_log" / f"{number + 1:020d}.json").unlink()
+    for old in (lake.state_path("counts") / "_delta_log").glob("*checkpoint*"):
+        old.unlink()
+    records = json.loads((folder / "attempts.json").read_text())
+    last = records["s/1"]["2"]
+    records["s/1"] = {str(batch - 1): {**last, "state": "committed"}, str(batch): {**last, "state": "processing"}}
+    (folder / "attempts.json").write_text(json.dumps(records))
+    (folder / "tables.json").unlink()
+
+
 @pytest.mark.parametrize(
     ("file", "batches"),
     [("commits/2", [2]), ("offsets/2", [2]), ("sources/0/2", [2])],
@@ -181,19 +201,115 @@ def test_what_a_loss_of_power_leaves_of_the_last_batch_is_mended(
     lake = words.copy(tmp_path / "lake")
     folder = lake.checkpoint_path("words", "s")
     if not file.startswith("commits"):
-        # As it was when batch 2 was planned, and its attempt begun.
-        for name in ("2", ".2.crc"):
-            (folder / "spark/commits" / name).unlink()
-        log = lake.state_path("counts") / "_delta_log"
-        for old in (*log.glob("*checkpoint*"), log / f"{3:020d}.json"):
-            old.unlink()
-        records = json.loads((folder / "attempts.json").read_text())
-        records["s/1"]["1"] = {**records["s/1"]["2"], "state": "committed"}
-        records["s/1"]["2"]["state"] = "processing"
-        (folder / "attempts.json").write_text(json.dumps(records))
-        (folder / "tables.json").unlink()
+        take_back(lake, 2)
     damage(folder / "spark" / file)
     report = Runtime(words.spark, lake).catch_up(words.topology)
     assert [one.txid for one in report.batches] == batches
     assert lake.state("counts").scan().to_pylist() == [{"word": "w", "c": 3}]
     assert list(damages(lake, words.topology)) == []
+
+
+@pytest.mark.parametrize("damage", [empty, Path.unlink])
+@pytest.mark.parametrize(
+    ("listing", "planned", "batches"), [(1, 2, [1, 2]), (2, 2, [1]), (1, 0, [1, 2]), (2, 1, [1, 2])]
+)
+def test_a_batch_whose_listings_have_other_numbers_is_planned_again(
+    words: Words, tmp_path: Path, damage: Damage, listing: int, planned: int, batches: list[int]
+) -> None:
+    """Batch 1 took two listings (a process had died behind the first), or what was listed was not planned yet."""
+    lake = words.copy(tmp_path / "lake")
+    take_back(lake, 1)
+    spark = lake.checkpoint_path("words", "s") / "spark"
+    (spark / "offsets/.1.crc").unlink()
+    if planned:
+        plan = (spark / "offsets/1").read_text()
+        (spark / "offsets/1").write_text(plan.replace('{"logOffset":1}', f'{{"logOffset":{planned}}}'))
+    else:
+        (spark / "offsets/1").unlink()
+    damage(spark / f"sources/0/{listing}")
+    report = Runtime(words.spark, lake).catch_up(words.topology)
+    assert [one.txid for one in report.batches] == batches
+    assert lake.state("counts").scan().to_pylist() == [{"word": "w", "c": 3}]
+    assert list(damages(lake, words.topology)) == []
+
+
+def planned(root: Path, *plans: tuple[object, ...], marked: int, logs: tuple[tuple[str, ...], ...]) -> Path:
+    """Write Spark's part of a checkpoint: by batch the offsets of its sources, and the files of the sources' logs."""
+    spark = root / "spark"
+    for folder in ("offsets", "commits", *(f"sources/{index}" for index in range(len(logs)))):
+        (spark / folder).mkdir(parents=True)
+    (spark / "metadata").write_text("{}")
+    (root / "epoch.json").write_text("{}")
+    for batch, offsets in enumerate(plans):
+        lines = [
+            "-" if end is None else f'{{"logOffset":{end}}}' if isinstance(end, int) else str(end) for end in offsets
+        ]
+        (spark / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", *lines]))
+    for batch in range(marked + 1):
+        (spark / "commits" / str(batch)).write_text("v1\n{}")
+    for index, names in enumerate(logs):
+        for name in names:
+            (spark / "sources" / str(index) / name).write_text("v1\n{}")
+    return spark
+
+
+def left(spark: Path) -> set[str]:
+    return {path.relative_to(spark).as_posix() for path in spark.rglob("*/*") if path.is_file()}
+
+
+KAFKAS = '{"topic":{"0":5}}'
+MENDED: dict[str, tuple[str, set[str], set[int]]] = {
+    "listings of batch 1": ("sources/0/1", {"offsets/1", "sources/0/1", "sources/0/2", "sources/0/3"}, {1}),
+    "the later of them": ("sources/0/2", {"offsets/1", "sources/0/2", "sources/0/3"}, {1}),
+    "one that no plan names": ("sources/0/3", {"sources/0/3"}, set()),
+    "of a source that has given nothing": ("sources/1/0", {"sources/1/0"}, set()),
+    "the plan": ("offsets/1", {"offsets/1"}, {1}),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+@pytest.mark.parametrize("damage", [empty, Path.unlink])
+def test_a_listing_goes_with_the_plan_that_names_it(tmp_path: Path, name: str, damage: Damage) -> None:
+    file, gone, anew = MENDED[name]
+    logs = (("0", "1", "2", "3"), ("0",), ("0",))
+    spark = planned(tmp_path, (0, None, KAFKAS), (2, None, KAFKAS), marked=0, logs=logs)
+    there = left(spark)
+    damage(spark / file)
+    if (spark / file).exists() or file in ("sources/0/1", "sources/0/2"):
+        assert make_whole("f", spark, lambda batch: batch < 1) == anew
+    assert there - left(spark) == gone
+    assert list(spark_damages("f", spark)) == []
+
+
+@pytest.mark.parametrize(("marked", "held"), [(1, 1), (1, 0), (0, 1)])
+@pytest.mark.parametrize("file", ["sources/0/1", "sources/0/2"])
+@pytest.mark.parametrize("damage", [empty, Path.unlink])
+def test_a_listing_of_a_batch_that_is_marked_or_in_a_table_is_refused(
+    tmp_path: Path, marked: int, held: int, file: str, damage: Damage
+) -> None:
+    spark = planned(tmp_path, (0,), (2,), marked=marked, logs=(("0", "1", "2"),))
+    damage(spark / file)
+    there = left(spark)
+    with pytest.raises(DamagedCheckpointError, match=file):
+        make_whole("f", spark, lambda batch: batch <= held)
+    assert left(spark) == there
+
+
+def test_a_listing_of_an_earlier_batch_and_where_a_topic_began_are_refused(tmp_path: Path) -> None:
+    for number, file in enumerate(("sources/0/0", "sources/1/0")):
+        spark = planned(tmp_path / str(number), (0, KAFKAS), (1, KAFKAS), marked=0, logs=(("0", "1"), ("0",)))
+        empty(spark / file)
+        with pytest.raises(DamagedCheckpointError, match=file):
+            make_whole("f", spark, lambda batch: batch < 1)
+
+
+def test_the_tenth_listing_is_a_compact_file(tmp_path: Path) -> None:
+    plans = [(number,) for number in range(9)]
+    names = tuple(str(number) for number in range(9))
+    spark = planned(tmp_path / "torn", *plans, (9,), marked=8, logs=((*names, "9.compact"),))
+    empty(spark / "sources/0/9.compact")
+    assert make_whole("f", spark, lambda batch: batch < 9) == {9}
+    assert max(left(spark)) == "sources/0/8"
+    # What it holds may be gone.
+    spark = planned(tmp_path / "whole", *plans, (10,), marked=9, logs=(("9.compact", "10"),))
+    assert make_whole("f", spark, lambda _: True) == set()

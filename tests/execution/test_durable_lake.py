@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint.durable import DurableBatches
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.flowmix import Count as EventCount
 from pipelines.flowmix import Flow, Policy
 from pipelines.flowmix.compile import as_topology
@@ -135,6 +137,38 @@ def test_without_it_nothing_wrong_is_counted(spark: SparkSession, tmp_path: Path
     for state in ("counts", "in_map"):
         assert lake.state(state).get([{"word": WORD}]) == [{"word": WORD, "c": 3}]
     assert lake.state("all_rows").scan().num_rows == 3
+
+
+def test_the_listings_of_every_batch_are_asked_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two folders one gets nothing for a batch: their listings then have other numbers than the batches."""
+    disk, lake = Disk(monkeypatch), Lake(tmp_path / "lake", durable=True)
+    topology = TridentTopology("two")
+    left, right = (topology.new_stream(name, JsonFiles(tmp_path / name, SCHEMA)) for name in ("left", "right"))
+    topology.merge(left, right).partition_persist(DeltaState("all_rows"))
+    for number, sides in enumerate((("left", "right"), ("left",), ("left", "right"))):
+        for side in sides:
+            arrive(tmp_path / side, number)
+        Runtime(spark, lake).catch_up(topology)
+    listed = [path for path in lake.root.rglob("spark/sources/*/*") if path.name.isdigit()]
+    assert sorted(f"{path.parent.name}/{path.name}" for path in listed) == ["0/0", "0/1", "0/2", "1/0", "1/1"]
+    assert [path for path in listed if str(path) not in disk.asked] == []
+
+
+def test_a_batch_of_two_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process died behind a listing; the tenth is a compact file."""
+    spark = tmp_path / "f/s/spark"
+    for folder in ("offsets", "commits", "sources/0", "sources/1"):
+        (spark / folder).mkdir(parents=True)
+    for batch, listing in ((7, 7), (8, 9)):
+        (spark / f"offsets/{batch}").write_text(f'v1\n{{}}\n{{"logOffset":{listing}}}\n{{"topic":{{"0":5}}}}')
+    for name in ("0/7", "0/8", "0/9.compact", "1/0"):
+        (spark / "sources" / name).write_text("v1")
+    disk = Disk(monkeypatch)
+    DurableBatches(Checkpoint("f", spark.parent), [], tmp_path).planned(8)
+    asked = {Path(path).relative_to(spark).as_posix() for path in disk.asked if Path(path).is_file()}
+    assert asked == {"offsets/8", "sources/0/8", "sources/0/9.compact", "sources/1/0"}
 
 
 def test_the_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

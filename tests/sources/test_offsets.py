@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pipelines.sources.offsets import files_of_batches, log_offset
+from pipelines.sources.offsets import files_of_batches, listings, log_offset
 
 
 def entries(*numbers: int) -> str:
@@ -32,3 +32,13 @@ def test_the_last_listing_of_a_batch_that_is_not_in_the_log_is_that_of_the_one_b
     (tmp_path / "offsets" / "5").write_text("v1\n{}\n-")
     assert [log_offset(tmp_path, batch) for batch in range(-1, 6)] == [-1, 0, 2, 2, 2, 5, -1]
     assert log_offset(tmp_path / "none", 3) == -1
+
+
+def test_listings_have_numbers_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for batch, lines in enumerate((("0", "-"), ("2", "-"), ("2", "0"))):
+        offsets = [line if line == "-" else f'{{"logOffset":{line}}}' for line in lines]
+        (tmp_path / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", *offsets, '{"topic":{"0":1}}', "7"]))
+    assert [[*listings(tmp_path, batch, 0)] for batch in range(3)] == [[0], [1, 2], []]
+    assert [[*listings(tmp_path, batch, 1)] for batch in range(3)] == [[], [], [0]]
+    assert {listings(tmp_path, batch, index).stop for batch in range(3) for index in (2, 3)} == {0}

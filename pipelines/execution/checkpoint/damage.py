@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelines import logs
-from pipelines.places.location import Place, by_name
+from pipelines.places.location import Place
+from pipelines.sources.offsets import listings, offset_behind, offset_lines
 from pipelines.state.damage import DamagedError
 
 T = TypeVar("T")
@@ -88,21 +90,44 @@ def spark_damages(flow: str, spark: Place, *, newest: int | None = None) -> Iter
             flow, spark.parent.name, spark.parent / "epoch.json", "it is missing", intact, hint=hint
         )
     for name in _LOGS:
-        yield from _log_damages(flow, spark / name, newest)
-    for folder in by_name((spark / "sources").glob("*")) if (spark / "sources").is_dir() else ():
-        yield from _log_damages(flow, folder, newest)
+        files = sorted(_batches(spark / name))
+        yield from _torn(flow, files if newest is None else files[-newest:])
+    yield from _listing_damages(flow, spark, newest)
 
 
-def _log_damages(flow: str, folder: Place, newest: int | None) -> Iterator[DamagedCheckpointError]:
-    files = sorted(_batches(folder))[slice(None) if newest is None else slice(-newest, None)]
+def _listing_damages(flow: str, spark: Place, newest: int | None) -> Iterator[DamagedCheckpointError]:
+    """Yield the damaged files of the sources' logs, and the listings that are missing: Spark reads all behind a compact file."""
+    last, sources = _last_plan(spark), spark / "sources"
+    logs = {int(log.name) for log in sources.iterdir() if log.name.isdigit()} if sources.is_dir() else set()
+    for index in sorted(logs | set(range(len(offset_lines(spark, last)) - 2))):
+        log, taken = sources / str(index), range(0)
+        with suppress(ValueError):  # the plan is torn itself
+            taken = listings(spark, last, index)
+        files = sorted(_batches(log))
+        since = 0 if newest is None else min([taken.start, *(number for number, _ in files[-newest:])])
+        yield from _torn(flow, [(number, file) for number, file in files if number >= since])
+        there = {number for number, _ in files}
+        compact = max((number for number, file in files if file.name.endswith(".compact")), default=-1)
+        for number in range(compact + 1, max(taken.stop, *there, 0)) if taken.stop else ():
+            if number not in there:
+                yield _spark_damage(flow, log / str(number), "it is missing")
+
+
+def _torn(flow: str, files: Iterable[tuple[int, Place]]) -> Iterator[DamagedCheckpointError]:
     for _, file in files:
         if not _is_whole(file):
-            problem = "it is empty" if not file.stat().st_size else "it is cut off or overwritten"
-            hint = f"{_BACKUP}; {_OTHERWISE}"
-            yield _spark_damage(flow, file, problem, "the tables, and the other batches' files", hint)
+            yield _spark_damage(
+                flow, file, "it is empty" if not file.stat().st_size else "it is cut off or overwritten"
+            )
 
 
-def _spark_damage(flow: str, file: Place, problem: str, intact: str, hint: str) -> DamagedCheckpointError:
+def _spark_damage(
+    flow: str,
+    file: Place,
+    problem: str,
+    intact: str = "the tables, and the other batches' files",
+    hint: str = f"{_BACKUP}; {_OTHERWISE}",
+) -> DamagedCheckpointError:
     spark = next(parent for parent in file.parents if parent.name == "spark")
     return DamagedCheckpointError(flow, spark.parent.name, file, problem, intact, hint=hint)
 
@@ -140,8 +165,8 @@ def _is_json(text: bytes) -> bool:
 def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> set[int]:
     """Remove what a loss of power has left of the last batch where that is safe; else refuse.
 
-    A mark of the last batch that is cut off goes: the batch comes again, which is exact. So does a plan that is cut off of a
-    batch that is not marked and in no table: Spark plans it again.
+    A mark of the last batch that is cut off goes: the batch comes again, which is exact. So does a plan that is cut off, or that
+    lacks a listing, of a batch that is not marked and in no table: Spark plans it again. A listing that no plan names goes alone.
 
     Args:
         in_a_table: whether a table holds a batch (Spark's id).
@@ -150,20 +175,44 @@ def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> se
         The batches (Spark's ids) that are planned again.
     """
     anew = set()
-    for damage in spark_damages(flow, spark, newest=2):
-        file = damage.file
-        last = max((batch for batch, _ in _batches(spark / "offsets")), default=-1)
-        if not file.name.isdigit() or int(file.name) < last:
+    # What goes changes what is damaged behind it.
+    while (damage := next(spark_damages(flow, spark, newest=2), None)) is not None:
+        log, name, last = damage.file.parent, damage.file.name.removesuffix(".compact"), _last_plan(spark)
+        if not name.isdigit():
             raise damage
-        batch, is_mark = int(file.name), file.parent.name == "commits"
-        if not is_mark and ((spark / "commits" / str(batch)).exists() or in_a_table(batch)):
+        batch, is_mark = _batch_of(spark, log, int(name), last), log.name == "commits"
+        done = batch is not None and not is_mark and ((spark / "commits" / str(batch)).exists() or in_a_table(batch))
+        if batch is not None and (batch < last or done):
             raise damage
-        for path in (file,) if is_mark else (file, spark / "offsets" / str(batch)):
-            _remove(path)
-        if not is_mark:
+        gone = [damage.file] if is_mark else _from(log, int(name))
+        if batch is not None and not is_mark:
+            gone = [spark / "offsets" / str(batch), *gone]
             anew.add(batch)
-        logger.warning("checkpoint mended", flow=flow, file=str(file), problem=damage.problem)
+        for path in gone:
+            _remove(path)
+        logger.warning("checkpoint mended", flow=flow, file=str(damage.file), problem=damage.problem)
     return anew
+
+
+def _last_plan(spark: Place) -> int:
+    return max((batch for batch, _ in _batches(spark / "offsets")), default=-1)
+
+
+def _batch_of(spark: Place, log: Place, number: int, last: int) -> int | None:
+    """Return the batch that a file of a log belongs to, or any earlier one than the last; None: a listing that no plan names."""
+    if log.name in _LOGS:
+        return number
+    taken, offset = listings(spark, last, int(log.name)), offset_behind(spark, last, int(log.name))
+    if offset is not None and not taken.stop:  # the log of another source has but where it began
+        return number
+    if number >= taken.stop:
+        return None
+    return last if number >= taken.start else last - 1
+
+
+def _from(log: Place, first: int) -> list[Place]:
+    """Return the files of a log from a number on, the last first: Spark goes on with none behind one that is missing."""
+    return [file for number, file in sorted(_batches(log), reverse=True) if number >= first]
 
 
 def _remove(file: Place) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.places.location import on_disk
+from pipelines.sources.offsets import listings
 from pipelines.state.delta_log import adds, commit_file, data_file, log_folder
 
 if TYPE_CHECKING:
@@ -92,8 +93,10 @@ class DurableBatches:
         A table that knows a batch whose plan is gone would take other rows for known ones.
         """
         spark = on_disk(self._checkpoint.spark)
-        sources = sorted((spark / "sources").glob("*")) if (spark / "sources").is_dir() else []
-        logs = [(spark / "offsets", batch), (spark / "commits", batch - 1), *((source, batch) for source in sources)]
+        sources = [folder for folder in (spark / "sources").glob("*") if folder.name.isdigit()]
+        logs = [(spark / "offsets", batch), (spark / "commits", batch - 1)]
+        # Listings have numbers of their own.
+        logs += [(folder, at) for folder in sources for at in listings(spark, batch, int(folder.name))]
         names = [
             folder / name
             for folder, at in logs
