@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # What one batch takes of a channel that its reader is far behind: as much as two cores hold and work off in some seconds.
 BYTES_A_BATCH = "256m"
 FILES_A_BATCH = 1000
+_ALL = {"maxFilesPerTrigger": "2147483639"}
+"""No limit: without options a batch of Delta's takes 1,000 files. As much as Delta itself has where bytes alone are limited."""
 _BEGINNING = -1
 """Delta's index in an offset that stands between two commits."""
 
@@ -211,15 +213,16 @@ def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, s
         offset: where the reader's last planned batch ends; None: it begins again.
         limits: how much a batch takes where files are commits.
     """
+    start: dict[str, str] = {}
     if offset is None:
-        commits = _commits(path, 0)
+        commits, start = _commits(path, 0), {"startingVersion": "0"}
         if not commits or not all(commit.kept for commit in commits):
-            return {}
-        start = {"startingVersion": "0"}
-        return {**start, **limits} if all(commit.files <= 1 for commit in commits) else start
-    if offset.get("isStartingVersion") or offset["index"] != _BEGINNING:
-        return {}
-    return dict(limits) if all(commit.files <= 1 for commit in _commits(path, int(offset["reservoirVersion"]))) else {}
+            return _ALL
+    elif offset.get("isStartingVersion") or offset["index"] != _BEGINNING:
+        return _ALL
+    else:
+        commits = _commits(path, int(offset["reservoirVersion"]))
+    return {**start, **(limits if all(commit.files <= 1 for commit in commits) else _ALL)}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pipelines.trident import DeltaState, Sum, TridentTopology, TumblingCountWin
 # By batch a row of each of many slices, whose names hold an end of a line that is none of JSON.
 BATCHES = [[(f"d{n}\u2028", 2**number) for n in range(4)] for number in range(5)]
 LIMITS = {"maxFilesPerTrigger": "1"}
+NO_LIMIT = {"maxFilesPerTrigger": "2147483639"}
 
 
 def summed() -> TridentTopology:
@@ -78,11 +79,35 @@ def test_a_new_reader_takes_commits_from_the_first_on(tmp_path: Path) -> None:
 
 def test_of_commits_with_several_files_a_batch_takes_all_that_are_there(tmp_path: Path) -> None:
     write(tmp_path, 0, slices=2)
-    assert options(tmp_path, None, LIMITS) == {"startingVersion": "0"}
-    assert options(tmp_path, offset(0), LIMITS) == {}
+    assert options(tmp_path, None, LIMITS) == {"startingVersion": "0", **NO_LIMIT}
+    assert options(tmp_path, offset(0), LIMITS) == NO_LIMIT
     assert options(tmp_path, offset(1), LIMITS) == LIMITS
     write(tmp_path, 1)
     assert options(tmp_path, offset(1), LIMITS) == LIMITS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_a_batch_takes_more_files_than_delta_does_of_itself(spark: SparkSession, tmp_path: Path, kept: bool) -> None:
+    table, many = tmp_path / "channel", 1001
+    write_deltalake(table, pa.table({"v": [1]}))
+    commit = table / "_delta_log" / f"{0:020d}.json"
+    *others, add = sorted(commit.read_text().splitlines(), key=lambda line: line.startswith('{"add"'))
+    (file,) = table.glob("*.parquet")
+    for number in range(many):
+        (table / f"{number}.parquet").hardlink_to(file)
+    adds = [add.replace(file.name, f"{number}.parquet") for number in range(many)]
+    commit.write_text("\n".join([*others, *adds]) + "\n")
+    if not kept:
+        moved = (
+            '{"remove":{"path":"0.parquet","dataChange":false}}',
+            add.replace('"dataChange":true', '"dataChange":false'),
+        )
+        commit.with_name(f"{1:020d}.json").write_text("\n".join(moved) + "\n")
+    frame = spark.readStream.format("delta").options(**options(table, None, LIMITS)).load(str(table))
+    writer = frame.writeStream.foreachBatch(lambda *_: None).option("checkpointLocation", str(tmp_path / "c"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [path.name for path in (tmp_path / "c/offsets").iterdir() if path.name.isdigit()] == ["0"]
 
 
 @pytest.mark.parametrize("rewrite", ["optimize", "delete", "log"])
@@ -96,7 +121,7 @@ def test_a_new_reader_of_a_rewritten_table_takes_it_as_a_whole(tmp_path: Path, r
         table.delete("_txid = 0")
     else:
         (tmp_path / "_delta_log" / f"{0:020d}.json").unlink()
-    assert options(tmp_path, None, LIMITS) == {}
+    assert options(tmp_path, None, LIMITS) == NO_LIMIT
 
 
 @pytest.mark.parametrize(("index", "starting"), [(0, False), (-1, True), (3, True)])
@@ -104,7 +129,7 @@ def test_a_checkpoint_within_a_commit_takes_the_rest_of_it_with_what_follows(
     tmp_path: Path, index: int, starting: bool
 ) -> None:
     write(tmp_path, 0)
-    assert options(tmp_path, offset(0, index, starting), LIMITS) == {}
+    assert options(tmp_path, offset(0, index, starting), LIMITS) == NO_LIMIT
 
 
 def test_where_the_last_planned_batch_ends(tmp_path: Path) -> None:
