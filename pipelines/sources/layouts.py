@@ -9,6 +9,7 @@ refused line by line.
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import json
@@ -50,6 +51,7 @@ def _inflated(packed: Path | BytesIO, _mode: str, **text: Any) -> IO[str]:
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".deflate": _inflated}
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeError)
 """What reading the beginning of a torn, mispacked or gone file raises. Spark says then what is wrong."""
+_MARKS = {"utf-16": ("\xff\xfe", "\xfe\xff"), "utf-32": ("\xff\xfe\0\0", "\0\0\xfe\xff")}
 _PACKED = frozenset({".zst", ".zstd", ".lz4", ".snappy", ".xz"})
 
 
@@ -121,9 +123,8 @@ def _first_lines(file: IO[str], sep: str) -> Iterator[str]:
 
 
 def _encoding(given: Mapping[str, Any]) -> str:
-    """Python's name of the encoding. Java's UTF-16 takes a text without a mark for big-endian; Python refuses it."""
-    said = str(given.get("encoding") or given.get("charset") or "utf-8")
-    return "utf-16-be" if said.lower().replace("_", "-") in ("utf-16be", "utf-16-be") else said
+    """Return Python's name of the encoding."""
+    return codecs.lookup(str(given.get("encoding") or given.get("charset") or "utf-8")).name
 
 
 def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -214,6 +215,10 @@ def _opened(file: str, encoding: str) -> IO[str]:
     suffix = Path(file).suffix.lower()
     if is_packed(file):
         raise OSError(file)
+    if encoding in _MARKS:
+        with _opened(file, "latin-1") as beginning:
+            # Java takes a text without a mark for big-endian; Python refuses it.
+            encoding += "" if beginning.read(4).startswith(_MARKS[encoding]) else "-be"
     place = place_of(file)
     if suffix not in _OPENERS:
         return as_text(place, encoding)

@@ -332,6 +332,18 @@ def test_headers_in_every_writing(
     CsvFiles(tmp_path, SCHEMA, **options).check_file("s", file)
 
 
+@pytest.mark.parametrize(("suffix", "packed"), [("", bytes), (".gz", gzip.compress), (".deflate", zlib.compress)])
+@pytest.mark.parametrize("width", [16, 32])
+def test_a_header_without_a_mark_is_big_endian(
+    tmp_path: Path, width: int, suffix: str, packed: Callable[[bytes], bytes]
+) -> None:
+    """As Java reads it; with a mark it is what the mark says."""
+    file = tmp_path / f"a.csv{suffix}"
+    for mark, order in (("", "be"), ("\ufeff", "be"), ("\ufeff", "le")):
+        file.write_bytes(packed(f"{mark}n,k\r\n1,a\r\n".encode(f"utf-{width}-{order}")))
+        assert header_of(str(file), {"encoding": f"utf-{width}"}) == Header(("n", "k"), "n,k")
+
+
 def test_the_beginning_of_a_hostile_file_stops_nothing(tmp_path: Path) -> None:
     """What cannot be read here is Spark's to refuse, line by line."""
     long = ",".join(f"f{number}" for number in range(100_000))
@@ -448,6 +460,14 @@ def read(spark: SparkSession, source: FileSource) -> list[tuple[Any, ...]]:
     rows = [tuple(row)[:-1] for row in source.bounded(spark)[0].collect()]
     bad = [(row[-1].startswith(OTHER_FIELDS), row[-1].rpartition("\0")[2]) for row in rows if row[-1] is not None]
     return [*sorted(row[:-1] for row in rows if row[-1] is None), *sorted(bad)]
+
+
+def test_csv_without_a_mark_goes_by_its_names(spark: SparkSession, tmp_path: Path) -> None:
+    for name, order in (("a", "be"), ("b", "le")):
+        text = "day,n,k\nd1,1,a\n" if order == "be" else "\ufeffday,n,k\nd1,2,b\n"
+        (tmp_path / f"{name}.csv").write_bytes(text.encode(f"utf-16-{order}"))
+    rows = read(spark, CsvFiles(tmp_path, SCHEMA, encoding="UTF-16", multiLine=True))
+    assert rows == [("a", 1, "d1"), ("b", 2, "d1")]
 
 
 def test_only_a_header_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
