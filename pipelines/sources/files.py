@@ -34,7 +34,6 @@ from pipelines.sources.layouts import (
     as_text,
     first_objects,
     first_value,
-    has_more_values,
     has_other_fields,
     header_of,
     is_packed,
@@ -42,6 +41,7 @@ from pipelines.sources.layouts import (
     of_each,
     parquet_columns,
     refused_lines,
+    refused_whole,
     without_first,
 )
 from pipelines.sources.offsets import files_of_batches, last_file, log_offset
@@ -320,6 +320,11 @@ class FileSource(StoredSource):
         """Return what the user gave for an option of Spark's, in any case of letters."""
         return next((value for given, value in self.options.items() if given.lower() == name.lower()), default)
 
+    @property
+    def _line_ends(self) -> dict[str, Any]:
+        """Return the option for a reader of lines as they are."""
+        return {name: value for name, value in self.options.items() if name.lower() == "linesep"}
+
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return the rows of files of one layout; for the formats that tell any apart."""
         raise NotImplementedError
@@ -359,9 +364,10 @@ class JsonFiles(FileSource):
 
     A line that is torn, or whose values do not fit the types, goes to quarantine; so does each line with none of the declared
     fields, or with more than one value, in files that begin (the first 64 KB) with such a line among others. In others what
-    follows a line's first value is not seen. With `multiLine` a file with more than one value is not read, if the first ends
-    within 64 KB. `"NaN"` and `"Infinity"` are values of a
-    double: a gate can refuse them (`column_values_to_be_between` with a largest value).
+    follows a line's first value is not seen. With another `encoding` than UTF-8 such a file is not read at all. With `multiLine`
+    a file with more than one value, or with a record that has none of the declared fields, is not read, if the first value ends
+    within 64 KB. `"NaN"` and `"Infinity"` are values of a double: a gate can refuse them (`column_values_to_be_between` with a
+    largest value).
     """
 
     format = "json"
@@ -376,21 +382,32 @@ class JsonFiles(FileSource):
         single = F.when(~F.startswith(F.ltrim(text), F.lit("[")), one_value(text, options))
         return F.from_json(single, self._read_schema(), options)
 
+    @property
+    def _by_line(self) -> bool:
+        """Return whether a record can be looked at by itself: Spark's text reader decodes no other encoding."""
+        encoding = self._option("encoding", None) or self._option("charset", None) or "UTF-8"
+        return self._text_options() is not None and str(encoding).lower() in ("utf-8", "utf8")
+
     def _unread(self, files: list[str]) -> dict[str, str]:
         unread = super()._unread(files)
+        if self._by_line:
+            return unread
+        looked_at = of_each(self._refused_whole, [file for file in files if file not in unread])
+        return unread | {file: why for file, why in looked_at if why is not None}
+
+    def _refused_whole(self, file: str) -> str | None:
         if self._text_options() is None:
-            others = [file for file in files if file not in unread]
-            seen = of_each(lambda file: has_more_values(file, self.options), others)
-            unread |= dict.fromkeys((file for file, more in seen if more), "more than one JSON value, not read")
-        return unread
+            return refused_whole(file, self.fields, self.options)
+        other = has_other_fields(file, self.fields, self.options)
+        return "a line with none of the declared fields or more than one value, not read" if other else None
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
-        given = {name.lower() for name in self.options}
-        if self._text_options() is None or given & {"encoding", "charset", "linesep"}:
+        if not self._by_line:
             return {None: files}
         by_layout: dict[Any, list[str]] = {}
         for file in files:
-            by_layout.setdefault("lines" if has_other_fields(file, self.fields) else None, []).append(file)
+            other = has_other_fields(file, self.fields, self.options)
+            by_layout.setdefault("lines" if other else None, []).append(file)
         return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
@@ -399,8 +416,9 @@ class JsonFiles(FileSource):
 
         _, given = self._own_and_given(files[0])
         schema = ", ".join(["value string", *_ddl(given)])
-        reader = spark.read.schema(schema).format("text").option("basePath", self.path)
-        lines = reader.load([literal_path(file) for file in files]).where(F.trim("value") != "")
+        reader = spark.read.schema(schema).format("text").options(**self._line_ends).option("basePath", self.path)
+        lines = reader.load([literal_path(file) for file in files])
+        lines = lines.where(F.trim(F.col("value"), F.lit(" \t\r\n")) != "")
         record = self.parsed(F.col("value"))
         assert record is not None
         frame = lines.select("value", *(f"`{name}`" for name in given), "_metadata.file_path", record.alias("_record"))
@@ -489,8 +507,7 @@ class CsvFiles(FileSource):
             rows = self._with_file(reader.load(paths))
             # A malformed line says so, too: by the declared order a replay would read other fields.
             return rows.withColumn(CORRUPT, F.concat(layout.mark, CORRUPT))
-        ends = {name: value for name, value in self.options.items() if name.lower() == "linesep"}
-        text = spark.read.format("text").options(**ends).load(paths)
+        text = spark.read.format("text").options(**self._line_ends).load(paths)
         lines = text.select("value", F.col("_metadata.file_path").alias(FILE))
         if layout.names_any(self.fields):
             lines = without_first(lines, layout.line)

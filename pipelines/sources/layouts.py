@@ -107,13 +107,12 @@ def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
         return None
 
 
-def _first_lines(file: IO[str], sep: str) -> Iterator[str]:
+def _first_lines(file: IO[str], sep: str, left: int = _LONGEST_HEADER) -> Iterator[str]:
     """Yield a file's lines: so many characters at the most, for it may have no end of a line at all.
 
     Args:
         sep: what ends a line; empty: what ends it in text files.
     """
-    left = _LONGEST_HEADER
     if sep not in ("", "\n", "\r", "\r\n"):  # those are one to Python
         yield from file.read(left).removeprefix("\ufeff").split(sep)
         return
@@ -147,11 +146,9 @@ def first_objects(lines: IO[str]) -> Iterator[dict[str, Any]]:
     return (record for record in _first_values(lines) if isinstance(record, dict))
 
 
-def _first_values(lines: IO[str]) -> Iterator[Any]:
+def _first_values(lines: IO[str], sep: str = "") -> Iterator[Any]:
     """Read the values of the first lines; `_FOLLOWED` for a line that does not end with its value."""
-    most = _LOOKED_AT
-    while most > 0 and (line := lines.readline(most)):
-        most -= len(line)
+    for line in _first_lines(lines, sep, _LOOKED_AT):
         try:
             yield json.loads(line.rstrip("\0 \t\r\n"))
         except json.JSONDecodeError as error:
@@ -161,16 +158,20 @@ def _first_values(lines: IO[str]) -> Iterator[Any]:
             continue
 
 
-def has_other_fields(file: str, fields: Iterable[str]) -> bool:
+def is_named_otherwise(value: Any, fields: Iterable[str]) -> bool:
+    """Return whether a value of JSON is an object that has none of some fields."""
+    return isinstance(value, dict) and bool(value) and set(fields).isdisjoint(value)
+
+
+def has_other_fields(file: str, fields: Iterable[str], options: Mapping[str, Any]) -> bool:
     """Return whether one of the first lines of a JSON file is an object that has none of some fields, or more than a value."""
+    given = {name.lower(): value for name, value in options.items()}
     known = set(fields)
     try:
-        with _opened(file, "utf-8-sig") as lines:
-            return any(
-                value is _FOLLOWED or (isinstance(value, dict) and value and not known & set(value))
-                for value in _first_values(lines)
-            )
-    except _UNREADABLE:
+        with _opened(file, _encoding(given)) as lines:
+            values = _first_values(lines, str(given.get("linesep") or ""))
+            return any(value is _FOLLOWED or is_named_otherwise(value, known) for value in values)
+    except (*_UNREADABLE, LookupError):
         return False
 
 
@@ -180,18 +181,26 @@ def first_value(file: str, options: Mapping[str, Any]) -> tuple[Any, str] | None
     try:
         with _opened(file, _encoding(given)) as lines:
             seen = lines.read(_LOOKED_AT).removeprefix("\ufeff").lstrip()
+        if "\0" in seen[:4] and given.keys().isdisjoint(("encoding", "charset")):
+            # Spark's reader sees by the first bytes that they are UTF-16 or UTF-32.
+            with _opened(file, "latin-1") as lines:
+                found = json.detect_encoding(lines.read(4).encode("latin-1"))
+            return first_value(file, {**options, "encoding": found})
         value, end = json.JSONDecoder().raw_decode(seen)
     except (*_UNREADABLE, LookupError, ValueError, RecursionError):
         return None
     return value, seen[end:]
 
 
-def has_more_values(file: str, options: Mapping[str, Any]) -> bool:
-    """Return whether anything follows the first value of a JSON file, where that ends within what is looked at."""
-    _, behind = first_value(file, options) or (None, "")
+def refused_whole(file: str, fields: Iterable[str], options: Mapping[str, Any]) -> str | None:
+    """Return why a JSON file is not read that is one value, where that ends within what is looked at; None: it is read."""
+    value, behind = first_value(file, options) or (None, "")
     rest = behind.strip().rstrip("\0")
     comments = next((value for name, value in options.items() if name.lower() == "allowcomments"), None)
-    return rest != "" and not (rest.startswith("/") and str(comments).lower() == "true")
+    if rest != "" and not (rest.startswith("/") and str(comments).lower() == "true"):
+        return "more than one JSON value, not read"
+    other = any(is_named_otherwise(record, fields) for record in (value if isinstance(value, list) else [value]))
+    return "a record with none of the declared fields, not read" if other else None
 
 
 def as_text(file: Place, encoding: str) -> IO[str]:

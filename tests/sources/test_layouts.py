@@ -29,7 +29,7 @@ from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.base import _CLOSED
 from pipelines.sources.files import links_out
-from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_more_values, has_other_fields, header_of
+from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_other_fields, header_of, refused_whole
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -99,6 +99,76 @@ def test_json_under_other_names_is_refused(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "sep"),
+    [({"encoding": "UTF-8"}, "\n"), ({"lineSep": "|"}, "|"), ({"charset": "utf-8", "lineSep": "\x1e"}, "\x1e")],
+)
+def test_json_under_other_names_is_refused_line_by_line(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], sep: str
+) -> None:
+    folder, other = tmp_path / "in", '{"key":"\u00e9","amount":2}'
+    folder.mkdir()
+    (folder / "a.json").write_text('{"k":"a","n":1,"day":"d1"}')
+    (folder / "b.json").write_text(sep.join((other, '{"k":"b","n":2,"day":"d1"}', '{"k":"c"}{}', "\n")))
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA, **options))
+    flow.runtime.catch_up(flow.topology)
+    assert flow.rows == [("a", 1), ("b", 2)]
+    assert [(rule, row) for rule, _, row in flow.refused] == [("malformed", '{"k":"c"}{}'), ("other_fields", other)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"multiLine": True}, "a record with none of the declared fields, not read"),
+        (
+            {"encoding": "UTF-16LE", "lineSep": "\n"},
+            "a line with none of the declared fields or more than one value, not read",
+        ),
+    ],
+)
+def test_json_under_other_names_is_refused_by_file(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], why: str
+) -> None:
+    folder, good = tmp_path / "in", '{"k":"a","n":1,"day":"d1"}'
+    folder.mkdir()
+    for name, text in (("a", good), ("b", '{"key":"b","amount":2}')):
+        (folder / f"{name}.json").write_text(text, options.get("encoding", "utf-8"))
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA, **options))
+    flow.runtime.catch_up(flow.topology)
+    refused = [("not_read", why, f"{folder}/b.json: {why}")]
+    assert (flow.rows, [(rule, row) for rule, _, row in flow.refused]) == (
+        [("a", 1)],
+        [(rule, row) for rule, _, row in refused],
+    )
+    flow.runtime.backfill(flow.topology, ["d1"])
+    assert flow.rows == [("a", 1)]
+
+
+def test_which_files_of_json_have_other_fields(tmp_path: Path) -> None:
+    file, encodings = (
+        tmp_path / "a.json",
+        ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"),
+    )
+    whole = JsonFiles(tmp_path, "k string", multiLine=True)
+    good = ('{"k":\n1}', '[{"k":1},\n{"k":2,"x":1}]', "[1]", "{}", "[]", '{"k":', "", '{"x":"' + "x" * 70_000 + '"}')
+    for encoding in encodings:
+        for text in good:
+            file.write_text(text, encoding)
+            assert whole._all_layouts([str(file)]) == {None: [str(file)]}, (encoding, text[:20])
+        for text in ('{"x":\n{"k":1}}', '[{"k":1}, {"x":2}]', '{"k":1}{"k":2}'):
+            file.write_text(text, encoding)
+            assert None not in whole._all_layouts([str(file)]), (encoding, text)
+    for given in ("ISO-8859-1", "US-ASCII", "UTF-16LE", "UTF-16BE"):
+        lines = JsonFiles(tmp_path, "k string", encoding=given, lineSep=";")
+        file.write_text('{"k":1};{};torn', given)
+        assert lines._all_layouts([str(file)]) == {None: [str(file)]}, given
+        for text in ('{"k":1};{"x":2}', '{"k":1}{};{"k":1}'):
+            file.write_text(text, given)
+            assert None not in lines._all_layouts([str(file)]), (given, text)
+
+
+@pytest.mark.slow
 def test_a_record_that_begins_like_a_mark_of_the_engine(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -137,15 +207,19 @@ ALONE = (
 )
 
 
+def has_more_values(file: str, options: dict[str, Any]) -> bool:
+    return refused_whole(file, ["k"], options) == "more than one JSON value, not read"
+
+
 def test_what_follows_the_first_value(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     for line in FOLLOWED:
         file.write_text(f'{{"k":\n{line}\n')
-        assert has_other_fields(str(file), ["k"]), line
+        assert has_other_fields(str(file), ["k"], {}), line
         file.write_text(f"\ufeff{line}")
         assert has_more_values(str(file), {"multiLine": True}), line
     file.write_text("\n".join(ALONE))
-    assert not has_other_fields(str(file), ["k"])
+    assert not has_other_fields(str(file), ["k"], {})
     for text in (
         '[{"k":"x"},\n{"k":"y"}]\n',
         '{"k":\n"x"}',
@@ -289,9 +363,9 @@ def test_a_first_file_that_lacks_a_field(tmp_path: Path) -> None:
 def test_other_fields(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"k":1}\n[1]\n{}\ntorn\n')
-    assert not has_other_fields(str(file), ["k"])
-    assert has_other_fields(str(file), ["other"])
-    assert not has_other_fields(str(tmp_path / "none.json"), ["k"])
+    assert not has_other_fields(str(file), ["k"], {})
+    assert has_other_fields(str(file), ["other"], {})
+    assert not has_other_fields(str(tmp_path / "none.json"), ["k"], {})
 
 
 def test_a_first_file_of_json_that_is_read_whole(tmp_path: Path) -> None:
@@ -359,7 +433,7 @@ def test_the_beginning_of_a_hostile_file_stops_nothing(tmp_path: Path) -> None:
     for content in ("[" * 200_000, '{"a":' * 200_000, '{"k": ' + "1" * 10_000 + "}", "x" * 3_000_000):
         deep.write_text(content + '\n{"k": 1}\n')
         JsonFiles(tmp_path, SCHEMA).check_file("s", deep)
-        assert not has_other_fields(str(deep), ["k"])
+        assert not has_other_fields(str(deep), ["k"], {})
 
 
 def test_the_way_up_in_a_path_is_gone(tmp_path: Path) -> None:
