@@ -34,7 +34,8 @@ streams:
       - aggregate: {aggregators: [{sum: v}], trigger: {count: 1}, evict: {count: 9}}
       - persist: sums
 """
-LEASE = 1.0
+LEASE = 3.0
+"""Seconds: a busy machine has stood still for one."""
 
 
 class Worker:
@@ -43,6 +44,7 @@ class Worker:
     Attributes:
         ran: What has run: whether of the version before, its query and its version.
         reads: What a query of the version before does.
+        ends: Why the process would have ended at once: it is that of the tests.
     """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -50,6 +52,8 @@ class Worker:
         self.store, self.nimbus = Store(url), Nimbus(url, Lake(folder / "lake"))
         self.settings = NimbusSettings(folder, lease_seconds=LEASE, beat_seconds=0.1)
         self.process = WorkerProcess(self.store, self.settings, "s1", 1, "x")
+        self.ends: list[str] = []
+        patch.setattr(self.process, "_end_now", lambda code, why: self.ends.append(why))
         self.leases = self.process._registry.leases
         self.process._slot_lease = self.leases.take("slot:s1:1", self.process._holder, LEASE)
         self.process._application = Application(
@@ -112,6 +116,7 @@ class Worker:
         self._beats.join(10)
         self.nimbus.close()
         self.store.close()
+        assert self.ends == []
 
 
 @pytest.fixture
