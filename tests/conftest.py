@@ -68,6 +68,17 @@ def _weight(item: pytest.Item) -> int:
     return max(1, int(limit.args[0]) // 30) if limit else 1
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what a test has recorded as `shown`, such as a seed by which it can be repeated, also where it has passed.
+
+    Properties of a test come from the processes of xdist with its reports; what it prints is shown only where it fails.
+    """
+    for report in (one for outcome in ("passed", "failed") for one in terminalreporter.getreports(outcome)):
+        for name, value in report.user_properties:
+            if name == "shown" and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid}: {value}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def lakes_on_a_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What `--store` says: the server is there before the session, whose settings come from the environment."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
+from tests.histories.child import Drivers
 from tests.histories.comparing import Difference
 from tests.histories.drawing import draw
 from tests.histories.programs import Program, run
@@ -66,13 +69,36 @@ def test_programs_that_found_something(spark: SparkSession, file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
-def test_programs_of_a_new_seed(spark: SparkSession) -> None:
-    """A part of all programs that there are: another one each time, unless TRIDELTA_HISTORIES_SEED says which."""
+@pytest.mark.parametrize(
+    ("share", "signals"), [pytest.param(0.75, False, id="in_process"), pytest.param(0.25, True, id="signals")]
+)
+def test_programs_of_a_new_seed(
+    spark: SparkSession, record_property: Callable[[str, object], None], share: float, signals: bool
+) -> None:
+    """A part of all programs that there are: another one each time, unless TRIDELTA_HISTORIES_SEED says which.
+
+    A quarter of the minutes goes to programs in which processes get SIGKILL, SIGSTOP and SIGCONT.
+    """
     seed = int(os.environ.get("TRIDELTA_HISTORIES_SEED", time.time_ns() % 1_000_000))
-    minutes = float(os.environ.get("TRIDELTA_HISTORIES_MINUTES", "20"))
-    print(f"python -m tests.histories --seed {seed} --minutes {minutes:g}")
-    console = Console(stderr=True)
-    figures = campaign(spark, seed, 1000, minutes=minutes, tries=40, console=console)
+    minutes = share * float(os.environ.get("TRIDELTA_HISTORIES_MINUTES", "20"))
+    again = f"python -m tests.histories --seed {seed} --minutes {minutes:g}{' --signals' if signals else ''}"
+    record_property("shown", again)
+    drivers, console = Drivers() if signals else None, Console(stderr=True)
+    try:
+        figures = campaign(
+            spark,
+            seed,
+            1000,
+            minutes=minutes,
+            tries=40,
+            console=console,
+            drawn=partial(draw, signals=signals),
+            drivers=drivers,
+        )
+    finally:
+        if drivers is not None:
+            drivers.close()
+    record_property("shown", f"{figures.programs} programs, {len(figures.found)} differences")
     assert not figures.found, [found.lines for found in figures.found]
 
 
