@@ -7,18 +7,21 @@ the reference engine gives for the batches up to the state's own txid.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from deltalake import DeltaTable
 
 from pipelines import Lake, Runtime
 from pipelines.errors import TrideltaError
-from pipelines.execution.checkpoint.window_files import WindowPlaceError
+from pipelines.execution.batch import driver_windows
+from pipelines.execution.checkpoint.window_files import StateFiles, WindowPlaceError
 from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.flow import BATCH
 from pipelines.graph import nodes
@@ -30,13 +33,38 @@ from pipelines.trident import TridentTopology
 from tests.conformance.random_flows import FlowMaker
 from tests.conformance.random_topologies import Maker
 from tests.histories.comparing import Difference
-from tests.histories.world import ATTEMPTS, Killed, Witness, copied, put_back
+from tests.histories.world import ATTEMPTS, MOMENTS, STEPS, Killed, Witness, copied, put_back, told_of_steps
 from tests.lakes import lake_place, removed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOPOLOGY, FLOW = "topology", "flow"
+FILES_OF_STATE = ("writing", "written", "removing", "removed")
+"""Moments of the files that hold windows which run in the batches of their sources."""
+
+
+class _ToldFiles:
+    """Files of windows' state, each of which tells before it is written, when it is, and before and behind its end."""
+
+    def __init__(self, files: StateFiles, tell: Callable[[str, str, int], None]) -> None:
+        self._files, self._tell = files, tell
+
+    def write(self, name: str, data: bytes) -> None:
+        self._tell("writing", name, -1)
+        self._files.write(name, data)
+        self._tell("written", name, -1)
+
+    def read(self, name: str) -> bytes:
+        return self._files.read(name)
+
+    def names(self) -> Sequence[str]:
+        return self._files.names()
+
+    def remove(self, name: str) -> None:
+        self._tell("removing", name, -1)
+        self._files.remove(name)
+        self._tell("removed", name, -1)
 
 
 class Drawn:
@@ -79,9 +107,13 @@ class Drawn:
 
     def run(self, kill: int | None, max_batches: int | None) -> BaseException | None:
         """A catch-up in a life of its own."""
-        runtime = Runtime(self.spark, Lake(self.lake.root), listeners=[Witness(kill)], max_attempts=ATTEMPTS)
+        witness = Witness(kill, moments=(*MOMENTS, *FILES_OF_STATE))
+        runtime = Runtime(self.spark, Lake(self.lake.root), listeners=[witness], max_attempts=ATTEMPTS)
+        whole = driver_windows.state_files
+        told = lambda checkpoint: _ToldFiles(whole(checkpoint), witness)  # noqa: E731 - as long as its name
         try:
-            runtime.catch_up(self.topology, max_batches=max_batches)
+            with mock.patch.object(driver_windows, "state_files", told):
+                runtime.catch_up(self.topology, max_batches=max_batches)
         except (Exception, Killed) as error:
             return error
         return None
@@ -184,9 +216,10 @@ def go_over(drawn: Drawn, kill: int | None = None, max_batches: int | None = Non
         drawn.windows = BATCH
 
 
-def compaction(drawn: Drawn, open_generations: int | None = None) -> None:
-    """Fold and merge all tables of the flow."""
-    compact(drawn.spark, drawn.lake, drawn.topology, open_generations=open_generations, lock_wait_seconds=20)
+def compaction(drawn: Drawn, open_generations: int | None = None, kill: int | None = None) -> None:
+    """Fold and merge all tables of the flow, perhaps killed around one of its steps."""
+    with suppress(Killed), told_of_steps(Witness(kill, moments=STEPS)):
+        compact(drawn.spark, drawn.lake, drawn.topology, open_generations=open_generations, lock_wait_seconds=20)
 
 
 def optimize(drawn: Drawn) -> None:

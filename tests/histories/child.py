@@ -119,9 +119,10 @@ class _Signaller:
 def main() -> None:
     """Start Spark, wait for the order, run it."""
     from pipelines import Lake, Runtime, spark_session
-    from tests.histories.model import Rules
+    from tests.histories.model import Model, Rules
+    from tests.histories.play import Play
     from tests.histories.programs import world_of
-    from tests.histories.world import small_and_quick
+    from tests.histories.world import small_and_quick, told_of_steps
 
     spark = spark_session("child", master="local[1]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
     print("ready", flush=True)
@@ -133,7 +134,11 @@ def main() -> None:
         runtime = Runtime(
             spark, Lake(world.lake.root), listeners=[listener], max_attempts=ATTEMPTS, lock_wait_seconds=20
         )
-        runtime.catch_up(world.topology(Rules(**order["rules"])))
+        play = Play(world, Model([], Rules(**order["rules"])))
+        do = {"catch_up": play.catching_up, "replay": play.replaying, "compact": play.compacting}
+        run = play.backfilling(order["slices"]) if order["do"] == "backfill" else do[order["do"]]()
+        with told_of_steps(listener):
+            run(runtime)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ WEIGHTS = {
     "rewrite": 2,
 }
 
+KILLED = {"catch_up": 0.35, "backfill": 0.35, "compact": 0.35, "replay": 0.35, "rescale": 0.35, "stream": 0.25}
+"""How often an operation dies at one of its moments."""
+
 # What is backfilled or replayed into windows is refused, and a frozen writer would share this process' windows.
 WINDOWED = {"backfill": 0, "replay": 0, "frozen": 0, "fresh": 0, "rescale": 5, "rewrite": 0}
 
@@ -96,9 +99,12 @@ def _of_chance(chance: random.Random, form: dict[str, Any]) -> Operation:
     if name in ("catch_up", "go_over"):
         given = {"max_batches": 1} if chance.random() < 0.7 else {}
         if chance.random() < 0.6:
-            given["kill"] = chance.randrange(8)
+            # Where windows run in the batch their files have moments of their own.
+            given["kill"] = chance.randrange(16 if form.get("windows") == "batch" else 8)
     elif name == "compact":
         given = {"open_generations": chance.choice((None, 0, 1))}
+        if chance.random() < KILLED[name]:
+            given["kill"] = chance.randrange(9)
     elif name == "restore":
         given = {"back": chance.randint(1, 3)}
     return name, given
@@ -124,8 +130,8 @@ def _operation(chance: random.Random, name: str, shape: dict[str, Any]) -> Opera
         drawn["rows"] = _rows(chance)
     if name == "arrive" and chance.random() < 0.2:
         drawn["late"] = chance.randint(1, 3)
-    if name in ("catch_up", "backfill") and chance.random() < 0.35:
-        drawn["kill"] = chance.randrange(9)
+    if chance.random() < KILLED.get(name, 0):
+        drawn["kill"] = chance.randrange(4 if name == "rescale" else 9)
     if name == "catch_up":
         drawn |= _catch_up(chance)
     elif name == "backfill":
@@ -141,6 +147,8 @@ def _operation(chance: random.Random, name: str, shape: dict[str, Any]) -> Opera
         drawn.pop("per_batch", None)
     if "window" in shape and name == "stream":
         drawn["beside"] = None
+    if "window" in shape and drawn.get("do") in ("backfill", "replay"):
+        drawn = {"kill": drawn["kill"], "do": "compact"}
     return name, drawn
 
 
@@ -169,6 +177,8 @@ def _further(chance: random.Random, name: str) -> dict[str, Any]:
                 {"per_batch": chance.choice((1, 2, 3))},
             )
         )
+    if name == "replay":
+        return {"beside": True} if chance.random() < 0.2 else {}
     if name == "fresh":
         return {"then": chance.choice(("refuse", "continue", "reset"))}
     if name == "restore_checkpoint":
@@ -176,7 +186,9 @@ def _further(chance: random.Random, name: str) -> dict[str, Any]:
     if name == "restore_table":
         return {"state": chance.randrange(4), "back": chance.randint(0, 3)}
     if name == "killed":
-        return {"kill": chance.randrange(9)}
+        do = chance.choice(("catch_up", "catch_up", "backfill", "compact", "replay"))
+        given = {"kill": chance.randrange(9), "do": do}
+        return {**given, "slices": chance.sample(DAYS, chance.choice((1, 2)))} if do == "backfill" else given
     if name in ("frozen", "stopped"):
         return {"halt": chance.randrange(6), "arrivals": [_rows(chance) for _ in range(chance.randrange(3))]}
     if name == "stream":

@@ -16,10 +16,13 @@ from pipelines.places.location import Place
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
 from tests.histories.model import BAD, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
-from tests.histories.operations import arrive, catch_up
+from tests.histories.operations import arrive, backfill, catch_up, compaction, replay
 from tests.histories.play import Copies, Play, as_said
 from tests.histories.world import MOMENTS, Killed, Outcome, StuckError, Witness, copied, put_back
 from tests.lakes import removed
+
+_FOLLOWED = {"catch_up": "catch-up", "backfill": "backfill"}
+"""Runs whose moments the model follows, with the name of each."""
 
 
 def fresh(play: Play, group: int = 0, then: str = "refuse") -> None:
@@ -154,8 +157,10 @@ def _taken_over(play: Play, told: list[Event], arrivals: list[list[list[Any]]]) 
     play.follow(play.streams(), outcome, "catch-up of another host")
 
 
-def _ordered(play: Play, drivers: Drivers, at: int, number: int) -> tuple[Child, Path]:
-    """A driver that catches up and gets a signal at the moment of a number, and the file of what it tells."""
+def _ordered(
+    play: Play, drivers: Drivers, at: int, number: int, do: str = "catch_up", slices: list[str] | None = None
+) -> tuple[Child, Path]:
+    """A driver that runs something and gets a signal at the moment of a number, and the file of what it tells."""
     child, file = drivers.take(), play.world.home / f"events-{time.monotonic_ns()}"
     child.order(
         home=str(play.world.home),
@@ -164,33 +169,45 @@ def _ordered(play: Play, drivers: Drivers, at: int, number: int) -> tuple[Child,
         events=str(file),
         at=at,
         signal=number,
+        do=do,
+        slices=slices or [],
     )
     return child, file
 
 
-def killed(play: Play, kill: int = 1) -> None:
-    """A catch-up in a process that SIGKILL ends at the moment of a number, its JVM with it."""
+def killed(play: Play, kill: int = 1, do: str = "catch_up", slices: list[str] = []) -> None:  # noqa: B006
+    """A run in a process that SIGKILL ends at the moment of a number, its JVM with it."""
     if play.drivers is None:
-        catch_up(play, kill=kill)
+        _in_process(play, kill, do, slices)
         return
-    child, file = _ordered(play, play.drivers, kill, signal.SIGKILL)
+    child, file = _ordered(play, play.drivers, kill, signal.SIGKILL, do, slices)
     code = child.ended()
     told = [one for one in events_of(file) if one[0] in MOMENTS]
-    if code == -signal.SIGKILL:
-        play.follow(play.streams(), Outcome(told, Killed()), "catch-up")
-    elif code == 0:
-        play.follow(play.streams(), Outcome(told), "catch-up")
-    else:
+    if code not in (0, -signal.SIGKILL) and do != "replay":
         # It ends with an error that only a run in this process tells: the same one.
-        _same_again(play, told)
+        _same_again(play, do, slices)
+    elif do in _FOLLOWED:
+        outcome = Outcome(told, Killed() if code else None)
+        play.follow(play.streams() if do == "catch_up" else play.backfills(slices), outcome, _FOLLOWED[do])
+    play.world.lake = type(play.world.lake)(play.world.lake.root)
+    if do == "replay":
+        # What it has begun the next one finishes.
+        replay(play)
 
 
-def _same_again(play: Play, told: list[Event]) -> None:
-    steps = play.streams()
+def _in_process(play: Play, kill: int | None, do: str, slices: list[str]) -> None:
+    if do == "backfill":
+        backfill(play, slices, kill=kill)
+    else:
+        {"catch_up": catch_up, "compact": compaction, "replay": replay}[do](play, kill=kill)
+
+
+def _same_again(play: Play, do: str = "catch_up", slices: list[str] | None = None) -> None:
+    steps = play.streams() if do == "catch_up" else play.backfills(slices or [])
     with suppress(Refusal):
-        for _ in steps:
+        for _ in steps if do in _FOLLOWED else ():
             pass
-    play.follow(play.streams(), play.world.run(play.catching_up()), "catch-up")
+    _in_process(play, None, do, slices or [])
 
 
 def stopped(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> None:  # noqa: B006
@@ -203,7 +220,7 @@ def stopped(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> 
     child, file = _ordered(play, play.drivers, halt, signal.SIGSTOP)
     if not child.stopped_or_ended():
         told = [one for one in events_of(file) if one[0] in MOMENTS]
-        play.follow(play.streams(), Outcome(told), "catch-up") if child.ended() == 0 else _same_again(play, told)
+        play.follow(play.streams(), Outcome(told), "catch-up") if child.ended() == 0 else _same_again(play)
         return
     try:
         _taken_over(play, events_of(file), arrivals)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from deltalake import DeltaTable
 
+from pipelines.execution.checkpoint.copy import FINISHED, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.maintenance import compact
-from pipelines.maintenance.repartition import UnfinishedBatchError, repartition
+from pipelines.maintenance.repartition import RepartitionReport, UnfinishedBatchError, repartition
 from tests.histories.comparing import Difference, expected_refused, key_of, refused_rows
-from tests.histories.model import BACKFILLED, REPLAYED, Entry, Event, File, Group, Refusal, Refused, Row, changed
+from tests.histories.model import BACKFILLED, REPLAYED, Entry, File, Group, Refusal, Refused, Row, changed, twin
 from tests.histories.play import Play
-from tests.histories.world import FLOW, KEYS, TABLE, WINDOWS, Outcome, Witness, running_batches
+from tests.histories.world import FLOW, KEYS, STEPS, TABLE, WINDOWS, Killed, Outcome, Witness, running_batches
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
@@ -73,8 +74,22 @@ def catch_up(
     play.follow(play.streams(max_batches=max_batches), outcome, "catch-up")
 
 
-def stream(play: Play, group: int = 0, arrivals: list[list[list[Any]]] = [], beside: str | None = None) -> None:  # noqa: B006
-    """A stream with a trigger, while files arrive one after the other, and a backfill or a compaction beside it."""
+def stream(
+    play: Play,
+    group: int = 0,
+    arrivals: list[list[list[Any]]] = [],  # noqa: B006
+    beside: str | None = None,
+    kill: int | None = None,
+) -> None:
+    """A stream with a trigger, while files arrive one after the other, and a backfill or a compaction beside it.
+
+    One that dies at the moment of a number has all files before it.
+    """
+    if kill is not None:
+        for rows in arrivals:
+            arrive(play, group, rows)
+        _killed_stream(play, kill)
+        return
     if any(group.rewritten for group in play.model.groups):
         # What is lost by a VACUUM ends a stream at any moment: it reads what there is at once, and is refused or up to date.
         catch_up(play)
@@ -104,6 +119,34 @@ def stream(play: Play, group: int = 0, arrivals: list[list[list[Any]]] = [], bes
         error = watched.stop()
     play.same_end("stream", Outcome([], error), watched.refusal)
     watched.settle()
+
+
+def _killed_stream(play: Play, kill: int) -> None:
+    """A stream that dies at the moment of a number, or is stopped once it has read all that there is."""
+    queries = play.model.groups
+    if len(queries) > 1 or queries[0].table:
+        # Queries side by side tell of their moments in any order, and Spark may plan for a commit of a table without rows.
+        catch_up(play, kill=kill)
+        return
+    alone, seen = twin(play.model), Witness(kill)
+    said = alone.groups[0]
+    with suppress(Refusal):
+        for _ in alone.stream(said):
+            pass
+    wanted, reports = said.finished - (queries[0].finished if said.epoch == queries[0].epoch else 0), []
+    error: BaseException | None = None
+    try:
+        flow = play.world.runtime(seen).stream(
+            play.world.topology(play.model.rules), trigger_seconds=0.0, progress=reports.append
+        )
+        try:
+            running_batches(reports, wanted, lambda: flow.running)
+        finally:
+            flow.stop()
+    except (Exception, Killed) as found:
+        error = found
+    play.world.lake = type(play.world.lake)(play.world.lake.root)
+    play.follow(play.streams(), Outcome(seen.events, error), "stream")
 
 
 class _Watched:
@@ -196,27 +239,15 @@ def skip(play: Play) -> None:
 
 def backfill(play: Play, slices: list[str], kill: int | None = None) -> None:
     """Replace slices, perhaps killed at the moment of a number."""
-    topology = play.world.topology(play.model.rules)
-    outcome = play.world.run(lambda runtime: runtime.backfill(topology, slices), kill=kill)
-
-    def steps() -> Iterator[Event]:
-        if not play.world.sliced:
-            raise Refusal("TrideltaError")
-        for group in play.model.groups:
-            yield from play.model.backfill(group, slices)
-
-    play.follow(steps(), outcome, "backfill")
+    outcome = play.world.run(play.backfilling(slices), kill=kill)
+    play.follow(play.backfills(slices), outcome, "backfill")
 
 
-def compaction(play: Play, hours: float = 168.0, open_generations: int | None = None) -> None:
-    """Fold, merge and vacuum; with 0 hours the past goes."""
-    topology = play.world.topology(play.model.rules)
-    compact(
-        play.world.spark, play.world.lake, topology, retention_hours=hours, open_generations=open_generations,
-        lock_wait_seconds=20,
-    )  # fmt: skip
+def compaction(play: Play, hours: float = 168.0, open_generations: int | None = None, kill: int | None = None) -> None:
+    """Fold, merge and vacuum, perhaps killed around one of its steps; with 0 hours the past goes."""
+    outcome = play.world.run(play.compacting(hours, open_generations), kill=kill, moments=STEPS)
+    play.same_end("compaction", outcome, None)
     play.model.vacuumed |= hours == 0
-    play.world.lake = type(play.world.lake)(play.world.lake.root)
 
 
 def optimize_source(play: Play, group: int = 0, vacuum: bool = False) -> None:
@@ -239,22 +270,34 @@ def optimize(play: Play, state: int = 0) -> None:
         DeltaTable(str(play.world.lake.state_path(sink.name))).optimize.compact()
 
 
-def rescale(play: Play, partitions: int = 2) -> None:
-    """Another number of partitions for the state of the windows; not in the middle of a batch."""
+def rescale(play: Play, partitions: int = 2, kill: int | None = None) -> None:
+    """Another number of partitions for the state of the windows; not in the middle of a batch.
+
+    Killed where a phase of a number begins, it is finished or undone by the next start, which comes at once.
+    """
     for group in play.model.groups:
         if not group.window or group.fresh:
             continue
         checkpoint = Checkpoint(FLOW, play.world.checkpoint(group.name))
         with checkpoint.running(20):
             try:
-                report = repartition(play.world.spark, checkpoint, partitions, copies=play.world.lake.root / "copies")
+                report = repartition(
+                    play.world.spark,
+                    checkpoint,
+                    partitions,
+                    copies=play.world.lake.root / "copies",
+                    progress=_dying(kill),
+                )
             except UnfinishedBatchError:
                 if not group.begun:
                     raise
                 return
-        if report.rolled_back:
+            except Killed:
+                report = recover(checkpoint)
+        if isinstance(report, RepartitionReport) and report.rolled_back:
             raise Difference("end of rescale", report.reason, "another number of partitions")
-        if report.batch is not None:
+        batch = report.batch if isinstance(report, RepartitionReport) else report and report.action == FINISHED
+        if batch not in (None, False):
             if group.begun:
                 # Planned, and no attempt was made: it is left out, and its rows come with a later one.
                 group.skipped.add(group.first + group.finished)
@@ -266,13 +309,34 @@ def rescale(play: Play, partitions: int = 2) -> None:
             group.finished += 1
 
 
-def replay(play: Play) -> None:
-    """Replay all of quarantine: what goes lands in each state behind its place that does not count it, once."""
+def _dying(kill: int | None) -> Callable[[str], None]:
+    """Die when the phase of a number begins."""
+    seen: list[str] = []
+
+    def told(phase: str) -> None:
+        seen.append(phase)
+        if len(seen) - 1 == kill:
+            raise Killed
+
+    return told
+
+
+def replay(play: Play, kill: int | None = None, beside: bool = False) -> None:
+    """Replay all of quarantine: what goes lands in each state behind its place that does not count it, once.
+
+    Args:
+        kill: at the moment of this number it dies; another one follows.
+        beside: whether a compaction comes between these two.
+    """
     before = expected_refused(play.model.refused)
     if not before:
         return
-    topology = play.world.topology(play.model.rules)
-    outcome = play.world.run(lambda runtime: runtime.replay_quarantine(topology))
+    outcome = play.world.run(play.replaying(), kill=kill)
+    if outcome.killed:
+        # The next one first finishes what this one has begun, also where a compaction came between.
+        if beside:
+            compaction(play)
+        outcome = play.world.run(play.replaying())
     error = type(outcome.error).__name__ if outcome.error else None
     if error not in (None, "ReplayError", "GateError"):
         raise Difference("end of replay", f"{error}: {outcome.error}", "no error, or ReplayError") from outcome.error

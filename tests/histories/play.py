@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import Runtime
 from pipelines.errors import LostRowsError, PoisonBatchError, TrideltaError
+from pipelines.maintenance import compact
 from pipelines.places.location import Place
 from tests.histories.comparing import Difference, compare
 from tests.histories.model import BACKFILLED, CHANNEL, Event, Group, Model, Refusal, Sink
@@ -155,6 +156,29 @@ class Play:
 
     def catching_up(self, **given: Any) -> Callable[[Runtime], Any]:
         return lambda runtime: runtime.catch_up(self.world.topology(self.model.rules), **given)
+
+    def backfills(self, slices: list[str]) -> Iterator[Event]:
+        """The steps of a backfill of all groups."""
+        if not self.world.sliced:
+            raise Refusal("TrideltaError")
+        for group in self.model.groups:
+            yield from self.model.backfill(group, slices)
+
+    def backfilling(self, slices: list[str]) -> Callable[[Runtime], Any]:
+        return lambda runtime: runtime.backfill(self.world.topology(self.model.rules), slices)
+
+    def replaying(self) -> Callable[[Runtime], Any]:
+        return lambda runtime: runtime.replay_quarantine(self.world.topology(self.model.rules))
+
+    def compacting(self, hours: float = 168.0, open_generations: int | None = None) -> Callable[[Runtime], Any]:
+        return lambda runtime: compact(
+            runtime.spark,
+            runtime.lake,
+            self.world.topology(self.model.rules),
+            retention_hours=hours,
+            open_generations=open_generations,
+            lock_wait_seconds=20,
+        )
 
     def unchanged(self, do: Callable[[Runtime], Any], errors: tuple[str, ...], what: str) -> bool:
         """Whether a run was refused, before it changed a row.

@@ -7,11 +7,12 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -19,7 +20,7 @@ from deltalake import Schema as DeltaSchema
 
 from pipelines import Lake, Runtime
 from pipelines.execution.protocol import failures
-from pipelines.maintenance import compaction
+from pipelines.maintenance import compaction, retention
 from pipelines.places.location import Place, put_whole
 from pipelines.quality import Check, drop, fail
 from pipelines.sources import DeltaTableSource, JsonFiles
@@ -45,6 +46,8 @@ KEYS: dict[str, tuple[Any, ...]] = {
     "double": (0.5, float("nan"), -1.25),
 }
 MOMENTS = ("opened", "committing", "committed", "closed")
+STEPS = ("fold_arrow", "merge", "compact_map", "vacuum", "clean_log", "remove_left_overs")
+"""Of a compaction, which has no listeners: each tells before it begins and when it is done."""
 # Beyond any number of kills that a program has: that a batch becomes poison by deaths is tested elsewhere.
 ATTEMPTS = 15
 PATIENCE = 120.0
@@ -78,16 +81,18 @@ class Witness:
     Attributes:
         kill: at the event of this number (from 0) the run dies.
         halt: at the event of this number the run stands still until `go`.
+        moments: of which events it takes notice.
     """
 
     kill: int | None = None
     halt: int | None = None
+    moments: tuple[str, ...] = MOMENTS
     events: list[Event] = field(default_factory=list)
     halted: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, moment: str, state: str, txid: int) -> None:
-        if moment not in MOMENTS:
+        if moment not in self.moments:
             return
         self.events.append((moment, state, txid))
         number = len(self.events) - 1
@@ -225,11 +230,14 @@ class World:
             self.spark, Lake(self.lake.root), listeners=[witness], max_attempts=ATTEMPTS, lock_wait_seconds=20
         )
 
-    def run(self, do: Callable[[Runtime], Any], *, kill: int | None = None) -> Outcome:
+    def run(
+        self, do: Callable[[Runtime], Any], *, kill: int | None = None, moments: tuple[str, ...] = MOMENTS
+    ) -> Outcome:
         """One run in a life of its own, which may end at the moment of a number."""
-        witness = Witness(kill)
+        witness = Witness(kill, moments=moments)
         try:
-            report = do(self.runtime(witness))
+            with told_of_steps(witness):
+                report = do(self.runtime(witness))
         except (Exception, Killed) as error:
             return Outcome(witness.events, error)
         finally:
@@ -286,6 +294,30 @@ def _brings_rows(table: Place, version: int) -> bool:
     actions = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     adds = any("add" in one and one["add"].get("dataChange", True) for one in actions)
     return adds and not any("remove" in one for one in actions)
+
+
+@contextmanager
+def told_of_steps(listener: Callable[[str, str, int], None]) -> Iterator[None]:
+    """Tell a listener of the steps of compactions in this thread."""
+    thread = threading.get_ident()
+
+    def told(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+        def telling(*given: Any, **named: Any) -> Any:
+            mine = threading.get_ident() == thread
+            if mine:
+                listener(name, "begins", -1)
+            found = step(*given, **named)
+            if mine:
+                listener(name, "done", -1)
+            return found
+
+        return telling
+
+    with ExitStack() as stack:
+        for name in STEPS:
+            home = compaction if hasattr(compaction, name) else retention
+            stack.enter_context(mock.patch.object(home, name, told(name, getattr(home, name))))
+        yield
 
 
 def copied(source: Place, target: Place) -> None:
