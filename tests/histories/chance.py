@@ -218,7 +218,7 @@ def go_over(drawn: Drawn, kill: int | None = None, max_batches: int | None = Non
 
 def compaction(drawn: Drawn, open_generations: int | None = None, kill: int | None = None) -> None:
     """Fold and merge all tables of the flow, perhaps killed around one of its steps."""
-    with suppress(Killed), told_of_steps(Witness(kill, moments=STEPS)):
+    with suppress(Killed), told_of_steps(Witness(kill, moments=tuple(STEPS))):
         compact(drawn.spark, drawn.lake, drawn.topology, open_generations=open_generations, lock_wait_seconds=20)
 
 

@@ -135,10 +135,13 @@ def main() -> None:
             spark, Lake(world.lake.root), listeners=[listener], max_attempts=ATTEMPTS, lock_wait_seconds=20
         )
         play = Play(world, Model([], Rules(**order["rules"])))
-        do = {"catch_up": play.catching_up, "replay": play.replaying, "compact": play.compacting}
-        run = play.backfilling(order["slices"]) if order["do"] == "backfill" else do[order["do"]]()
-        with told_of_steps(listener):
-            run(runtime)
+        run = play.run_of(order["do"], order["slices"])
+        try:
+            with told_of_steps(listener):
+                run(runtime)
+        except Exception as error:
+            listener("error", type(error).__name__, -1)
+            raise
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ WEIGHTS = {
 KILLED = {"catch_up": 0.35, "backfill": 0.35, "compact": 0.35, "replay": 0.35, "rescale": 0.35, "stream": 0.25}
 """How often an operation dies at one of its moments."""
 
-# What is backfilled or replayed into windows is refused, and a frozen writer would share this process' windows.
-WINDOWED = {"backfill": 0, "replay": 0, "frozen": 0, "fresh": 0, "rescale": 5, "rewrite": 0}
+# A frozen writer would share this process' windows: one that is stopped has its own. Backfills are refused.
+WINDOWED = {"backfill": 3, "frozen": 0, "rescale": 5}
 
 TABLES = {"optimize_source": 8, "rewrite": 0, "restore_table": 1}
 
@@ -54,7 +54,7 @@ def draw(
         return Program(form, tuple(_of_chance(chance, form) for _ in range(max(2, length // 2))))
     weights = {**WEIGHTS, **(WINDOWED if "window" in form else TABLES if "source" in form else {})}
     if signals:
-        weights |= {"killed": 6} if "window" in form else {"killed": 4, "stopped": 3}
+        weights |= {"killed": 6, "stopped": 3}
     if favour is not None:
         weights[favour] = 30
     names = chance.choices([*weights], [*weights.values()], k=length)
@@ -138,7 +138,7 @@ def _operation(chance: random.Random, name: str, shape: dict[str, Any]) -> Opera
         drawn["slices"] = chance.sample(DAYS, chance.choice((1, 1, 2, 3)))
     else:
         drawn |= _further(chance, name)
-    if name == "optimize_source" and chance.random() < 0.3:
+    if name in ("optimize", "optimize_source") and chance.random() < 0.3:
         drawn["vacuum"] = True
     if name == "rescale":
         drawn["partitions"] = chance.choice((1, 2, 3))
@@ -147,8 +147,9 @@ def _operation(chance: random.Random, name: str, shape: dict[str, Any]) -> Opera
         drawn.pop("per_batch", None)
     if "window" in shape and name == "stream":
         drawn["beside"] = None
-    if "window" in shape and drawn.get("do") in ("backfill", "replay"):
-        drawn = {"kill": drawn["kill"], "do": "compact"}
+    if "window" in shape and name == "fresh":
+        # What is read again would enter the windows of another query, whose checkpoint is still there.
+        drawn["then"] = "refuse"
     return name, drawn
 
 
@@ -190,7 +191,9 @@ def _further(chance: random.Random, name: str) -> dict[str, Any]:
         given = {"kill": chance.randrange(9), "do": do}
         return {**given, "slices": chance.sample(DAYS, chance.choice((1, 2)))} if do == "backfill" else given
     if name in ("frozen", "stopped"):
-        return {"halt": chance.randrange(6), "arrivals": [_rows(chance) for _ in range(chance.randrange(3))]}
+        do = chance.choice(("catch_up", "catch_up", "backfill", "compact", "replay"))
+        given = {"halt": chance.randrange(6), "arrivals": [_rows(chance) for _ in range(chance.randrange(3))], "do": do}
+        return {**given, "slices": chance.sample(DAYS, chance.choice((1, 2)))} if do == "backfill" else given
     if name == "stream":
         return {
             "arrivals": [_rows(chance) for _ in range(chance.randint(1, 2))],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ from pipelines.errors import PoisonBatchError
 from pipelines.places.location import Place
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
-from tests.histories.model import BAD, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
+from tests.histories.model import BAD, NO_SLICE, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
 from tests.histories.operations import arrive, backfill, catch_up, compaction, replay
 from tests.histories.play import Copies, Play, as_said
-from tests.histories.world import MOMENTS, Killed, Outcome, StuckError, Witness, copied, put_back
+from tests.histories.world import MOMENTS, STEPS, Killed, Outcome, StuckError, Witness, copied, put_back, told_of_steps
 from tests.lakes import removed
 
+_TOO_LATE = ("LateWriterError", "LeaseLostError", "LockedError", "SliceOfMapError")
+"""How a run may end that another one has overtaken; a map takes no slice once a stream has written it."""
 _FOLLOWED = {"catch_up": "catch-up", "backfill": "backfill"}
 """Runs whose moments the model follows, with the name of each."""
 
@@ -110,36 +112,139 @@ def _brought_back(
     removed(aside)
 
 
-def frozen(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> None:  # noqa: B006
-    """A writer stands still at the moment of a number; another takes over where locks do not reach; then it wakes."""
-    if any(sink.kind == NON_TRANSACTIONAL for group in play.model.groups for sink in group.sinks):
+def frozen(
+    play: Play,
+    halt: int = 1,
+    arrivals: list[list[list[Any]]] = [],  # noqa: B006
+    do: str = "catch_up",
+    slices: list[str] = [],  # noqa: B006
+) -> None:
+    """A run stands still at the moment of a number; another takes over where locks do not reach; then it wakes."""
+    if _alone(play, do, slices):
         return
-    witness = Witness(halt=halt)
-    frozen_run = play.catching_up()
+    witness = Witness(halt=halt, moments=MOMENTS if do == "catch_up" else (*MOMENTS, *STEPS))
+    run = play.run_of(do, slices)
     ended: list[BaseException | None] = []
 
     def life() -> None:
         try:
-            frozen_run(play.world.runtime(witness))
+            with told_of_steps(witness):
+                run(play.world.runtime(witness))
             ended.append(None)
         except BaseException as error:
             ended.append(error)
+
+    def wake() -> tuple[list[Event], str | None]:
+        witness.go.set()
+        thread.join(120)
+        if thread.is_alive():
+            raise StuckError("the frozen writer, awake again, does not end")
+        return witness.events, type(ended[0]).__name__ if ended[0] else None
 
     thread = threading.Thread(target=life, daemon=True)
     thread.start()
     while not witness.halted.wait(0.02) and not ended:
         pass
     if ended:
-        play.follow(play.streams(), Outcome(witness.events, ended[0]), "catch-up")
+        _undisturbed(play, do, slices, Outcome(_moments(witness.events), ended[0]))
         return
     try:
-        _taken_over(play, witness.events, arrivals)
+        _overtaken(play, _Late(do, slices, _moments(witness.events)), arrivals, wake)
     finally:
         witness.go.set()
-    thread.join(120)
-    if thread.is_alive():
-        raise StuckError("the frozen writer, awake again, does not end")
+
+
+def _alone(play: Play, do: str, slices: list[str]) -> bool:
+    """Run what must not be overtaken here and now: such runs say too little, or count at least once."""
+    if any(sink.kind == NON_TRANSACTIONAL for group in play.model.groups for sink in group.sinks):
+        return True
+    if do == "catch_up" or (len(play.model.groups) == 1 and not play.model.groups[0].rewritten):
+        return False
+    _in_process(play, None, do, slices)
+    return True
+
+
+def _moments(events: list[Event]) -> list[Event]:
+    return [one for one in events if one[0] in MOMENTS]
+
+
+def _undisturbed(play: Play, do: str, slices: list[str], outcome: Outcome) -> None:
+    """A run that has ended before the moment at which it was to stand still."""
     play.world.lake = type(play.world.lake)(play.world.lake.root)
+    if do in _FOLLOWED:
+        play.follow(play.streams() if do == "catch_up" else play.backfills(slices), outcome, _FOLLOWED[do])
+    elif do == "replay":
+        replay(play)
+    else:
+        play.same_end("compaction", outcome, None)
+
+
+@dataclass
+class _Late:
+    """A run that stands still: what it does, of which slices, and what it has told."""
+
+    do: str
+    slices: list[str]
+    told: list[Event]
+
+
+def _overtaken(
+    play: Play, late: _Late, arrivals: list[list[list[Any]]], wake: Callable[[], tuple[list[Event], str | None]]
+) -> None:
+    """What comes to pass while a run stands still, and when it wakes: it is refused, or what it does is exact."""
+    if late.do == "catch_up":
+        _taken_over(play, late.told, arrivals)
+        wake()
+    elif late.do == "backfill":
+        _late_backfill(play, late, arrivals, wake)
+    else:
+        _of_another_host(play, arrivals)
+        if late.do == "replay" and not arrivals:
+            play.world.run(play.replaying())
+        _, error = wake()
+        if error not in (None, *_TOO_LATE, *(("ReplayError", "GateError") if late.do == "replay" else ())):
+            raise Difference(f"end of a late {late.do}", error, _TOO_LATE)
+    play.world.lake = type(play.world.lake)(play.world.lake.root)
+    if late.do == "replay":
+        replay(play)
+
+
+def _late_backfill(
+    play: Play, late: _Late, arrivals: list[list[list[Any]]], wake: Callable[[], tuple[list[Event], str | None]]
+) -> None:
+    """A backfill goes on with what it has read: into no table that another host has written since."""
+    steps = play.backfills(late.slices)
+    # Before its first moment it has read what there is: so does the model.
+    coming = [_step(steps) for _ in range(max(1, len(late.told)))][len(late.told) :]
+    before = _held(play, late.slices)
+    _of_another_host(play, arrivals)
+    changed = {name for name, held in _held(play, late.slices).items() if held != before[name]}
+    events, error = wake()
+    rest = _moments(events)[len(late.told) :]
+    for moment, state, _ in rest:
+        wanted = coming.pop() if coming else _step(steps)
+        late_commit = moment == "committed" and state in changed
+        if late_commit or not isinstance(wanted, tuple) or wanted[:2] != (moment, state):
+            raise Difference("moments of a late backfill", rest, f"{wanted}, and no commit into {sorted(changed)}")
+    if error in _TOO_LATE:
+        return
+    end = coming.pop() if coming else _step(steps)
+    if error not in (end.errors if isinstance(end, Refusal) else (None,)) or isinstance(end, tuple):
+        raise Difference("end of a late backfill", error, end)
+
+
+def _step(steps: Iterator[Event]) -> Event | Refusal | None:
+    try:
+        return next(steps, None)
+    except Refusal as refusal:
+        return refusal
+
+
+def _held(play: Play, slices: list[str]) -> dict[str, Any]:
+    """What the tables of a flow's only stream hold, as far as a backfill of slices rests on it."""
+    (group,) = play.model.groups
+    refused = [one for one in play.model.refused if one.slice in (NO_SLICE, *slices)]
+    return {"quarantine": refused, **{sink.name: len(sink.txids) for sink in group.sinks}}
 
 
 def _taken_over(play: Play, told: list[Event], arrivals: list[list[list[Any]]]) -> None:
@@ -148,6 +253,10 @@ def _taken_over(play: Play, told: list[Event], arrivals: list[list[list[Any]]]) 
     for _ in told:
         next(steps)
     steps.close()  # type: ignore[attr-defined]
+    _of_another_host(play, arrivals)
+
+
+def _of_another_host(play: Play, arrivals: list[list[list[Any]]]) -> None:
     for rows in arrivals:
         # Poison of the first stream would keep the other host from the second one, whose frozen writer then goes on.
         alone = len(play.model.groups) == 1
@@ -182,24 +291,27 @@ def killed(play: Play, kill: int = 1, do: str = "catch_up", slices: list[str] = 
         return
     child, file = _ordered(play, play.drivers, kill, signal.SIGKILL, do, slices)
     code = child.ended()
-    told = [one for one in events_of(file) if one[0] in MOMENTS]
+    told = _moments(events_of(file))
     if code not in (0, -signal.SIGKILL) and do != "replay":
         # It ends with an error that only a run in this process tells: the same one.
         _same_again(play, do, slices)
     elif do in _FOLLOWED:
-        outcome = Outcome(told, Killed() if code else None)
-        play.follow(play.streams() if do == "catch_up" else play.backfills(slices), outcome, _FOLLOWED[do])
-    play.world.lake = type(play.world.lake)(play.world.lake.root)
-    if do == "replay":
+        _undisturbed(play, do, slices, Outcome(told, Killed() if code else None))
+    elif do == "replay":
         # What it has begun the next one finishes.
-        replay(play)
+        _undisturbed(play, do, slices, Outcome([]))
+    play.world.lake = type(play.world.lake)(play.world.lake.root)
 
 
 def _in_process(play: Play, kill: int | None, do: str, slices: list[str]) -> None:
     if do == "backfill":
         backfill(play, slices, kill=kill)
+    elif do == "catch_up":
+        catch_up(play, kill=kill)
+    elif do == "compact":
+        compaction(play, kill=kill)
     else:
-        {"catch_up": catch_up, "compact": compaction, "replay": replay}[do](play, kill=kill)
+        replay(play, kill=kill)
 
 
 def _same_again(play: Play, do: str = "catch_up", slices: list[str] | None = None) -> None:
@@ -210,21 +322,34 @@ def _same_again(play: Play, do: str = "catch_up", slices: list[str] | None = Non
     _in_process(play, None, do, slices or [])
 
 
-def stopped(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> None:  # noqa: B006
-    """A writer in a process of its own is stopped at the moment of a number; another takes over; then it wakes."""
-    if any(sink.kind == NON_TRANSACTIONAL for group in play.model.groups for sink in group.sinks):
-        return
+def stopped(
+    play: Play,
+    halt: int = 1,
+    arrivals: list[list[list[Any]]] = [],  # noqa: B006
+    do: str = "catch_up",
+    slices: list[str] = [],  # noqa: B006
+) -> None:
+    """A run in a process of its own is stopped at the moment of a number; another takes over; then it wakes."""
     if play.drivers is None:
-        frozen(play, halt, arrivals)
+        frozen(play, halt, arrivals, do, slices)
         return
-    child, file = _ordered(play, play.drivers, halt, signal.SIGSTOP)
+    if _alone(play, do, slices):
+        return
+    child, file = _ordered(play, play.drivers, halt, signal.SIGSTOP, do, slices)
+
+    def wake() -> tuple[list[Event], str | None]:
+        child.wake()
+        child.ended()
+        told = events_of(file)
+        return told, next((state for moment, state, _ in told if moment == "error"), None)
+
     if not child.stopped_or_ended():
-        told = [one for one in events_of(file) if one[0] in MOMENTS]
-        play.follow(play.streams(), Outcome(told), "catch-up") if child.ended() == 0 else _same_again(play)
+        if child.ended() == 0 or do == "replay":
+            _undisturbed(play, do, slices, Outcome(_moments(events_of(file))))
+        else:
+            _same_again(play, do, slices)
         return
     try:
-        _taken_over(play, events_of(file), arrivals)
+        _overtaken(play, _Late(do, slices, _moments(events_of(file))), arrivals, wake)
     finally:
-        child.wake()
-    child.ended()
-    play.world.lake = type(play.world.lake)(play.world.lake.root)
+        child.close()

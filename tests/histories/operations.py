@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from deltalake import DeltaTable
 
 from pipelines.execution.checkpoint.copy import FINISHED, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.maintenance.repartition import RepartitionReport, UnfinishedBatchError, repartition
+from pipelines.maintenance.repartition import UnfinishedBatchError, repartition
 from tests.histories.comparing import Difference, expected_refused, key_of, refused_rows
 from tests.histories.model import BACKFILLED, REPLAYED, Entry, File, Group, Refusal, Refused, Row, changed, twin
 from tests.histories.play import Play
@@ -129,11 +128,15 @@ def _killed_stream(play: Play, kill: int) -> None:
         catch_up(play, kill=kill)
         return
     alone, seen = twin(play.model), Witness(kill)
-    said = alone.groups[0]
-    with suppress(Refusal):
+    said, refused = alone.groups[0], False
+    try:
         for _ in alone.stream(said):
             pass
-    wanted, reports = said.finished - (queries[0].finished if said.epoch == queries[0].epoch else 0), []
+    except Refusal:
+        refused = True
+    # One that is refused ends by itself.
+    wanted = refused + said.finished - (queries[0].finished if said.epoch == queries[0].epoch else 0)
+    reports: list[Any] = []
     error: BaseException | None = None
     try:
         flow = play.world.runtime(seen).stream(
@@ -245,7 +248,7 @@ def backfill(play: Play, slices: list[str], kill: int | None = None) -> None:
 
 def compaction(play: Play, hours: float = 168.0, open_generations: int | None = None, kill: int | None = None) -> None:
     """Fold, merge and vacuum, perhaps killed around one of its steps; with 0 hours the past goes."""
-    outcome = play.world.run(play.compacting(hours, open_generations), kill=kill, moments=STEPS)
+    outcome = play.world.run(play.compacting(hours, open_generations), kill=kill, moments=tuple(STEPS))
     play.same_end("compaction", outcome, None)
     play.model.vacuumed |= hours == 0
 
@@ -263,11 +266,15 @@ def optimize_source(play: Play, group: int = 0, vacuum: bool = False) -> None:
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
-def optimize(play: Play, state: int = 0) -> None:
-    """A stranger's OPTIMIZE of a state's table."""
+def optimize(play: Play, state: int = 0, vacuum: bool = False) -> None:
+    """A stranger's OPTIMIZE, and perhaps VACUUM, of a state's table."""
     _, sink = play.sink(state)
     if sink.name in play.world.lake.states():
-        DeltaTable(str(play.world.lake.state_path(sink.name))).optimize.compact()
+        table = DeltaTable(str(play.world.lake.state_path(sink.name)))
+        table.optimize.compact()
+        if vacuum:
+            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+            play.model.vacuumed = True
 
 
 def rescale(play: Play, partitions: int = 2, kill: int | None = None) -> None:
@@ -278,26 +285,13 @@ def rescale(play: Play, partitions: int = 2, kill: int | None = None) -> None:
     for group in play.model.groups:
         if not group.window or group.fresh:
             continue
-        checkpoint = Checkpoint(FLOW, play.world.checkpoint(group.name))
-        with checkpoint.running(20):
-            try:
-                report = repartition(
-                    play.world.spark,
-                    checkpoint,
-                    partitions,
-                    copies=play.world.lake.root / "copies",
-                    progress=_dying(kill),
-                )
-            except UnfinishedBatchError:
-                if not group.begun:
-                    raise
-                return
-            except Killed:
-                report = recover(checkpoint)
-        if isinstance(report, RepartitionReport) and report.rolled_back:
-            raise Difference("end of rescale", report.reason, "another number of partitions")
-        batch = report.batch if isinstance(report, RepartitionReport) else report and report.action == FINISHED
-        if batch not in (None, False):
+        try:
+            done = _repartitioned(play, group, partitions, kill)
+        except UnfinishedBatchError:
+            if not group.begun:
+                raise
+            return
+        if done:
             if group.begun:
                 # Planned, and no attempt was made: it is left out, and its rows come with a later one.
                 group.skipped.add(group.first + group.finished)
@@ -307,6 +301,20 @@ def rescale(play: Play, partitions: int = 2, kill: int | None = None) -> None:
             group.skipped.add(group.first + len(group.planned))
             group.planned.append(())
             group.finished += 1
+
+
+def _repartitioned(play: Play, group: Group, partitions: int, kill: int | None) -> bool:
+    """Whether Spark has used a batch id for another number of partitions."""
+    checkpoint, copies = Checkpoint(FLOW, play.world.checkpoint(group.name)), play.world.lake.root / "copies"
+    with checkpoint.running(20):
+        try:
+            report = repartition(play.world.spark, checkpoint, partitions, copies=copies, progress=_dying(kill))
+        except Killed:
+            found = recover(checkpoint)
+            return found is not None and found.action == FINISHED
+    if report.rolled_back:
+        raise Difference("end of rescale", report.reason, "another number of partitions")
+    return report.batch is not None
 
 
 def _dying(kill: int | None) -> Callable[[str], None]:

@@ -157,9 +157,15 @@ class Play:
     def catching_up(self, **given: Any) -> Callable[[Runtime], Any]:
         return lambda runtime: runtime.catch_up(self.world.topology(self.model.rules), **given)
 
+    def run_of(self, do: str, slices: list[str]) -> Callable[[Runtime], Any]:
+        """What a name stands for: a run with no further arguments."""
+        if do == "backfill":
+            return self.backfilling(slices)
+        return {"catch_up": self.catching_up, "replay": self.replaying, "compact": self.compacting}[do]()
+
     def backfills(self, slices: list[str]) -> Iterator[Event]:
         """The steps of a backfill of all groups."""
-        if not self.world.sliced:
+        if not self.world.sliced or self.world.window:
             raise Refusal("TrideltaError")
         for group in self.model.groups:
             yield from self.model.backfill(group, slices)

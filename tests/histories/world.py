@@ -20,6 +20,7 @@ from deltalake import Schema as DeltaSchema
 
 from pipelines import Lake, Runtime
 from pipelines.execution.protocol import failures
+from pipelines.execution.runners import bounded
 from pipelines.maintenance import compaction, retention
 from pipelines.places.location import Place, put_whole
 from pipelines.quality import Check, drop, fail
@@ -46,8 +47,13 @@ KEYS: dict[str, tuple[Any, ...]] = {
     "double": (0.5, float("nan"), -1.25),
 }
 MOMENTS = ("opened", "committing", "committed", "closed")
-STEPS = ("fold_arrow", "merge", "compact_map", "vacuum", "clean_log", "remove_left_overs")
-"""Of a compaction, which has no listeners: each tells before it begins and when it is done."""
+STEPS: dict[str, Any] = {
+    **dict.fromkeys(("fold_arrow", "merge", "compact_map"), compaction),
+    **dict.fromkeys(("vacuum", "clean_log", "remove_left_overs"), retention),
+    "check_unread": bounded,
+}
+"""Steps that tell no listener, with the module that calls each: those of a compaction, and the last one of a backfill before it
+commits. Here each tells before it begins and when it is done."""
 # Beyond any number of kills that a program has: that a batch becomes poison by deaths is tested elsewhere.
 ATTEMPTS = 15
 PATIENCE = 120.0
@@ -298,7 +304,7 @@ def _brings_rows(table: Place, version: int) -> bool:
 
 @contextmanager
 def told_of_steps(listener: Callable[[str, str, int], None]) -> Iterator[None]:
-    """Tell a listener of the steps of compactions in this thread."""
+    """Tell a listener of the steps in this thread that tell none by themselves."""
     thread = threading.get_ident()
 
     def told(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -314,8 +320,7 @@ def told_of_steps(listener: Callable[[str, str, int], None]) -> Iterator[None]:
         return telling
 
     with ExitStack() as stack:
-        for name in STEPS:
-            home = compaction if hasattr(compaction, name) else retention
+        for name, home in STEPS.items():
             stack.enter_context(mock.patch.object(home, name, told(name, getattr(home, name))))
         yield
 
