@@ -197,16 +197,38 @@ def _overtaken(
         wake()
     elif late.do == "backfill":
         _late_backfill(play, late, arrivals, wake)
+    elif late.do == "replay":
+        _late_replay(play, late, arrivals, wake)
     else:
         _of_another_host(play, arrivals)
-        if late.do == "replay" and not arrivals:
-            play.world.run(play.replaying())
         _, error = wake()
-        if error not in (None, *_TOO_LATE, *(("ReplayError", "GateError") if late.do == "replay" else ())):
-            raise Difference(f"end of a late {late.do}", error, _TOO_LATE)
+        if error not in (None, *_TOO_LATE):
+            raise Difference("end of a late compaction", error, _TOO_LATE)
     play.world.lake = type(play.world.lake)(play.world.lake.root)
-    if late.do == "replay":
-        replay(play)
+
+
+def _late_replay(
+    play: Play, late: _Late, arrivals: list[list[list[Any]]], wake: Callable[[], tuple[list[Event], str | None]]
+) -> None:
+    """A replay goes on behind batches, or behind another host's replay; what is left then the next one finishes."""
+    waiting = [one.row for one in play.model.refused]
+    had = [state for moment, state, _ in late.told if moment == "committed"]
+    sinks = [sink for sink in play.model.groups[0].sinks if sink.name in had]
+    batches = {sink.name: set(sink.as_of) for sink in sinks}
+    _of_another_host(play, arrivals)
+    if not arrivals:
+        play.world.run(play.replaying())
+    _, error = wake()
+    if error not in (None, *_TOO_LATE, "ReplayError", "GateError"):
+        raise Difference("end of a late replay", error, _TOO_LATE)
+    play.world.lake = type(play.world.lake)(play.world.lake.root)
+    before = {sink.name: len(sink.entries) for sink in sinks}
+    replay(play)
+    for sink in sinks:
+        # Those that it had landed before it stood still the batches meanwhile came behind.
+        landed = [entry for entry in sink.entries[before[sink.name] :] if entry.row in waiting]
+        for txid in set(sink.as_of) - batches[sink.name]:
+            sink.as_of[txid] = [*sink.as_of[txid], *landed]
 
 
 def _late_backfill(

@@ -42,6 +42,12 @@ LONG = {
     "frozen_writer_behind_poison",
     "fold_of_a_value_added_later",
 }
+# Not mended yet.
+OPEN = {
+    "late_backfill": [
+        pytest.mark.xfail(reason="a backfill asks what the stream has counted before it notes versions", strict=False)
+    ]
+}
 # Of `make test`: a few fixed ones of eight operations, about half a minute.
 SEEDS = (("files", 9), ("windows", 10), ("tables", 8))
 
@@ -58,7 +64,8 @@ def test_programs_of_fixed_seeds(spark: SparkSession, shape: str, seed: int) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "file", [pytest.param(file, marks=tier(file.stem not in LONG), id=file.stem) for file in FOUND]
+    "file",
+    [pytest.param(file, marks=tier(file.stem not in LONG) + OPEN.get(file.stem, []), id=file.stem) for file in FOUND],
 )
 def test_programs_that_found_something(spark: SparkSession, file: Path) -> None:
     with small_and_quick(spark):
