@@ -108,7 +108,7 @@ def _named(text: str) -> int | str:
         row = json.loads(text)
     except ValueError:
         return text
-    return int(row["i"]) if "i" in row else f"sum {row['v']}"
+    return int(row["i"]) if "i" in row else f"sum {row['v']}" if "v" in row else text
 
 
 def _quarantine(world: World, model: Model) -> None:

@@ -26,6 +26,7 @@ WEIGHTS = {
     "stream": 3,
     "optimize": 3,
     "rewrite": 2,
+    "cut_file": 0,
 }
 
 KILLED = {"catch_up": 0.35, "backfill": 0.35, "compact": 0.35, "replay": 0.35, "rescale": 0.35, "stream": 0.25}
@@ -53,6 +54,8 @@ def draw(
     if "chance" in form:
         return Program(form, tuple(_of_chance(chance, form) for _ in range(max(2, length // 2))))
     weights = {**WEIGHTS, **(WINDOWED if "window" in form else TABLES if "source" in form else {})}
+    if form.get("files") == "parquet":
+        weights["cut_file"] = 3
     if signals:
         weights |= {"killed": 6, "stopped": 3}
     if favour is not None:
@@ -70,6 +73,7 @@ def _shape(chance: random.Random) -> dict[str, Any]:
         "key": chance.choice(("string", "string", "decimal(30,0)", "double")),
         "sliced": chance.random() < 0.8,
         "streams": streams,
+        "files": chance.choices(("json", "csv", "parquet"), (5, 2, 2))[0],
     }
 
 
@@ -124,10 +128,12 @@ def _states(chance: random.Random, stream: str) -> list[list[str]]:
 
 def _operation(chance: random.Random, name: str, shape: dict[str, Any]) -> Operation:
     drawn: dict[str, Any] = {}
-    if name in ("arrive", "rewrite", "fresh", "restore_checkpoint", "stream") and len(shape["streams"]) > 1:
+    if name in ("arrive", "rewrite", "cut_file", "fresh", "restore_checkpoint", "stream") and len(shape["streams"]) > 1:
         drawn["group"] = chance.randrange(2)
-    if name in ("arrive", "rewrite"):
+    if name in ("arrive", "rewrite", "cut_file"):
         drawn["rows"] = _rows(chance)
+    if name == "arrive" and chance.random() < 0.15:
+        drawn["fields"] = chance.choice(("turned", "others"))
     if name == "arrive" and chance.random() < 0.2:
         drawn["late"] = chance.randint(1, 3)
     if chance.random() < KILLED.get(name, 0):

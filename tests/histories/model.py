@@ -39,22 +39,30 @@ class Refusal(Exception):  # noqa: N818 - what the model says of an operation, n
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a file. `text` is the line itself where it is torn."""
+    """One line of a file. `text` is the line itself where the source refuses it, by a rule."""
 
     number: int
     day: str | None
     key: Any
     v: int | None
     text: str | None = None
+    rule: str = "malformed"
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a source, as it lies there now."""
+    """A file of a source, as it lies there now.
+
+    Attributes:
+        fields: `turned`: in another order than declared; `others`: under names that no field has.
+        cut: whether its second half is missing, so that nobody can read it.
+    """
 
     name: str
     time: float
     rows: tuple[Row, ...]
+    fields: str = ""
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,7 +257,7 @@ class Model:
     def at_source(self, group: Group, row: Row) -> str | None:
         """The rule by which the source refuses a row."""
         if row.text is not None:
-            return "malformed"
+            return row.rule
         return "no_slice" if group.sliced and not row.day else None
 
     def passes(self, row: Row) -> bool:
@@ -372,6 +380,9 @@ class Model:
         group.poison.discard(txid)
         yield ("opened", "", txid)
         files = group.planned[group.finished]
+        if not group.window and any(group.files[name].cut for name in files):
+            group.poison.add(txid)
+            raise Refusal("PoisonBatchError")
         rows = group.batch(group.finished)
         good = [(name, row) for name, row in rows if self.at_source(group, row) is None]
         todo = [s for s in self.sinks(group) if s.kind != TRANSACTIONAL or not s.holds(group.epoch, txid)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from deltalake import DeltaTable
@@ -18,12 +20,17 @@ from tests.histories.world import FLOW, KEYS, STEPS, TABLE, WINDOWS, Killed, Out
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _rows(play: Play, given: list[list[Any]]) -> tuple[Row, ...]:
+def _rows(play: Play, given: list[list[Any]], fields: str = "") -> tuple[Row, ...]:
     """Rows of a program (`[day, key's number, v]`, or a word for a line that is no good) with numbers of their own."""
     found = []
     for one in given:
         number = play.numbers = play.numbers + 1
-        if one == ["torn"]:
+        if fields == "others":
+            found.append(play.world.refused(number, *(one[::2] if len(one) > 1 else ("d1", None))))
+        elif one == ["torn"] and play.world.kind == "csv":
+            # Of a file whose order is another one it says so.
+            found.append(Row(number, None, None, None, f"{number},d1", "other_fields" if fields else "malformed"))
+        elif one == ["torn"]:
             found.append(Row(number, None, None, None, f'{{"i": {number}, "day": "d1", "ke'))
         elif one == ["other"]:
             found.append(Row(number, None, None, None))
@@ -33,20 +40,52 @@ def _rows(play: Play, given: list[list[Any]]) -> tuple[Row, ...]:
     return tuple(found)
 
 
-def arrive(play: Play, group: int = 0, rows: list[list[Any]] = [], late: int = 0) -> None:  # noqa: B006
-    """A further file; a late one has a time before that of some that came before."""
+def arrive(
+    play: Play,
+    group: int = 0,
+    rows: list[list[Any]] = [],  # noqa: B006
+    late: int = 0,
+    fields: str = "",
+    cut: bool = False,
+) -> str:
+    """A further file; a late one has a time before that of some that came before. Returns its name.
+
+    Args:
+        fields: another order of them, or other names; of the first file these would be refused.
+    """
     found = play.source(group)
-    if found.table:
+    fields = "" if found.table or (fields == "others" and not found.files) else fields
+    if found.table or play.world.kind == "parquet":
         # A row of a table is never torn, and a commit without rows is none.
         rows = [one for one in rows if one != ["torn"]]
-        if not rows:
-            return
+        if found.table and not rows:
+            return ""
     play.files += 1
     # The middle of a millisecond of its own, as Spark takes files of one time in the order of the folder's listing: any.
     at = play.clock + 10 * play.files - (10 * late + 5 if late else 0) + (play.files + 0.5) / 1000
-    file = File(f"{play.files:04d}.json", at, _rows(play, rows))
+    file = File(f"{play.files:04d}.{play.world.kind}", at, _rows(play, rows, fields), fields, cut)
     found.files[file.name] = file
     play.world.put(found.name, file)
+    return file.name
+
+
+def cut_file(play: Play, group: int = 0, rows: list[list[Any]] = []) -> None:  # noqa: B006
+    """A file of Parquet of which half has come: its batch fails, again and again, until the file is whole."""
+    if play.world.kind != "parquet":
+        arrive(play, group, rows)
+        return
+    found = play.source(group)
+    if not found.files:
+        # The first file of a source is refused, not its batch.
+        arrive(play, group)
+    name = arrive(play, group, rows, cut=True)
+    outcome = play.world.run(play.catching_up())
+    # As often as there are attempts left.
+    outcome.events = [event for event, _ in groupby(outcome.events)]
+    play.follow(play.streams(), outcome, "catch-up of a file that is cut")
+    found.files[name] = replace(found.files[name], cut=False)
+    play.world.put(found.name, found.files[name])
+    catch_up(play)
 
 
 def rewrite(play: Play, group: int = 0, file: int = 0, rows: list[list[Any]] = []) -> None:  # noqa: B006
@@ -57,7 +96,8 @@ def rewrite(play: Play, group: int = 0, file: int = 0, rows: list[list[Any]] = [
     free = [name for name in found.waiting() if name not in read and not found.table]
     if free:
         old = found.files[free[file % len(free)]]
-        found.files[old.name] = File(old.name, old.time, _rows(play, rows))
+        rows = [one for one in rows if one != ["torn"] or play.world.kind != "parquet"]
+        found.files[old.name] = File(old.name, old.time, _rows(play, rows, old.fields), old.fields)
         play.world.put(found.name, found.files[old.name])
 
 

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from tests.histories.child import Drivers
 
-OPERATIONS: dict[str, Callable[..., None]] = {
+OPERATIONS: dict[str, Callable[..., Any]] = {
     "arrive": operations.arrive,
     "rewrite": operations.rewrite,
+    "cut_file": operations.cut_file,
     "catch_up": operations.catch_up,
     "stream": operations.stream,
     "skip": operations.skip,
@@ -52,8 +53,8 @@ class Program:
     """A shape and some operations.
 
     Attributes:
-        shape: `key` (type), `sliced`, `source` (files if it does not say), `window` (its size, if there is one), and
-            `streams`: by name the states, each `[name, form, kind, place]`. Or `chance` (topology, flow) and `seed`: one that
+        shape: `key` (type), `sliced`, `source` (files if it does not say), `files` (their format), `window` (its size, if any),
+            and `streams`: by name the states, each `[name, form, kind, place]`. Or `chance` (topology, flow) and `seed`: one that
             is drawn by lot itself.
         operations: name and arguments of each.
     """
@@ -158,6 +159,7 @@ def world_of(spark: SparkSession, shape: dict[str, Any], home: Path) -> World:
         states=states_of(shape),
         window=shape.get("window", 0),
         source=shape.get("source", FILES),
+        kind=shape.get("files", "json"),
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 
@@ -24,7 +25,7 @@ from pipelines.execution.runners import bounded
 from pipelines.maintenance import compaction, retention
 from pipelines.places.location import Place, put_whole
 from pipelines.quality import Check, drop, fail
-from pipelines.sources import DeltaTableSource, JsonFiles
+from pipelines.sources import CsvFiles, DeltaTableSource, JsonFiles, ParquetFiles
 from pipelines.state import record
 from pipelines.trident import Count, DeltaState, Max, ReducerAggregator, Sum, TridentTopology
 from tests import lakes
@@ -41,6 +42,10 @@ FILES, TABLE = "files", "table"
 ARROW = pa.schema([("i", pa.int64()), ("day", pa.string()), ("key", pa.string()), ("v", pa.int64())])
 WINDOWS = f"{FLOW}__window1"
 """The channel into the windows of the flow, which is also the name of their batch group."""
+OTHERS = ("j", "d", "k", "w")
+"""Fields of files that have none of the declared ones. A header of CSV that names none at all would be a record, too."""
+_OTHERS = pa.schema([("j", pa.int64()), ("d", pa.string()), ("k", pa.string()), ("w", pa.int64())])
+FORMATS: dict[str, Callable[..., Any]] = {"json": JsonFiles, "csv": CsvFiles, "parquet": ParquetFiles}
 KEYS: dict[str, tuple[Any, ...]] = {
     "string": ("a", "b", None),
     "decimal(30,0)": (Decimal(10**25 + 7), Decimal(10**25 + 8), Decimal(3)),
@@ -133,6 +138,7 @@ class World:
         states: by stream its states; those of the windows by the name of their channel.
         window: how many tuples a window of the first stream holds, 0: there are no windows.
         source: what the streams read: folders of files, or a Delta table each.
+        kind: the format of the files.
     """
 
     def __init__(
@@ -145,9 +151,10 @@ class World:
         states: dict[str, list[Sink]],
         window: int = 0,
         source: str = FILES,
+        kind: str = "json",
     ) -> None:
         self.spark, self.home, self.key, self.sliced, self.states = spark, home, key, sliced, states
-        self.window, self.source = window, source
+        self.window, self.source, self.kind = window, source, kind
         self.lake = Lake(lake_place(home / "lake"))
         for stream in states:
             # Of windows it stays empty.
@@ -175,7 +182,7 @@ class World:
         source = (
             DeltaTableSource(self.home / stream, schema)
             if self.source == TABLE
-            else JsonFiles(self.home / stream, schema, max_files_per_batch=rules.per_batch)
+            else FORMATS[self.kind](self.home / stream, schema, max_files_per_batch=rules.per_batch)
         )
         rows = found.new_stream(stream, source, slice_by="day" if self.sliced else None)
         for sink in sinks:
@@ -216,18 +223,48 @@ class World:
             return
         target = self.home / stream / file.name
         hidden = target.with_name(f".{file.name}")
-        hidden.write_text("".join(f"{self.line(row)}\n" for row in file.rows), encoding="utf-8")
+        if self.kind == "parquet":
+            self._write_parquet(hidden, file)
+        else:
+            first = [",".join(_fields(file, "csv"))] if self.kind == "csv" else []
+            lines = [*first, *(self.line(row, file.fields) for row in file.rows)]
+            hidden.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        if file.cut:
+            hidden.write_bytes(hidden.read_bytes()[: hidden.stat().st_size // 2])
         os.utime(hidden, (file.time, file.time))
         hidden.replace(target)
 
-    def line(self, row: Row) -> str:
-        """A row as a line of JSON."""
+    def line(self, row: Row, fields: str = "") -> str:
+        """A row as a line of JSON or CSV."""
         if row.text is not None:
             return row.text
         key = row.key
+        if self.kind == "csv":
+            shown = "NaN" if key != key else key
+            values = ["" if one is None else str(one) for one in (row.number, row.day, shown, row.v)]
+            return ",".join(reversed(values) if fields == "turned" else values)
         shown = "null" if key is None else f'"{key}"' if isinstance(key, str) else '"NaN"' if key != key else str(key)
-        head = f'{{"i": {row.number}, "day": {json.dumps(row.day)}, "key": {shown}'
-        return f"{head}}}" if row.v is None else f'{head}, "v": {row.v}}}'
+        parts = [f'"i": {row.number}', f'"day": {json.dumps(row.day)}', f'"key": {shown}']
+        parts += [] if row.v is None else [f'"v": {row.v}']
+        return f"{{{', '.join(reversed(parts) if fields == 'turned' else parts)}}}"
+
+    def refused(self, number: int, day: str | None, v: int | None) -> Row:
+        """A row under names that no field has, as quarantine shows it."""
+        if self.kind == "csv":
+            text = ",".join("" if one is None else str(one) for one in (number, day, "x", v))
+        else:
+            text = json.dumps(dict(zip(OTHERS, (number, day, "x", v), strict=True)), separators=(",", ":"))
+        return Row(number, None, None, None, text, "other_fields")
+
+    def _write_parquet(self, target: Path, file: File) -> None:
+        if file.fields == "others":
+            table = pa.Table.from_pylist([json.loads(row.text or "") for row in file.rows], schema=_OTHERS)
+        else:
+            rows = [{"i": row.number, "day": row.day, "key": row.key, "v": row.v} for row in file.rows]
+            keys = {"double": pa.float64(), "string": pa.string()}.get(self.key, pa.decimal128(30, 0))
+            table = pa.Table.from_pylist(rows, schema=ARROW.set(2, pa.field("key", keys)))
+            table = table.select(_fields(file, "parquet"))
+        pq.write_table(table, target)
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -292,6 +329,13 @@ class World:
                 # A file that is replaced, as the frozen writer holds what it has read. Copies share the old one.
                 put_whole(metadata, json.dumps({"id": str(uuid.uuid4())}).encode())
                 metadata.with_name(".metadata.crc").unlink(missing_ok=True)
+
+
+def _fields(file: File, kind: str) -> list[str]:
+    """The names of a file's columns, in its order."""
+    if file.fields == "others":
+        return ["i", *OTHERS[1:]] if kind == "csv" else [*OTHERS]
+    return ARROW.names[::-1] if file.fields == "turned" else ARROW.names
 
 
 def _brings_rows(table: Place, version: int) -> bool:
