@@ -32,7 +32,7 @@ ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1 (PORT=N: anothe
 # Two processes of tests, each with its own Spark: a third of their time is spent waiting. Three take longer on two cores.
 PROCESSES ?= 2
 
-test: setup-tests ## Run the tests of CI: every rule and every kind of fault once (half an hour)
+test: setup-tests ## Run the tests of CI: every rule once, and each kind of fault that takes seconds (half an hour)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-all: setup-tests ## Run every test: all engines, all kill points, random histories (hours)

@@ -128,7 +128,11 @@ def stream(
         for rows in arrivals:
             arrive(play, group, rows)
         _killed_stream(play, kill)
-        return
+    else:
+        _stream(play, group, arrivals, beside)
+
+
+def _stream(play: Play, group: int, arrivals: list[list[list[Any]]], beside: str | None) -> None:
     if any(group.rewritten for group in play.model.groups):
         # What is lost by a VACUUM ends a stream at any moment: it reads what there is at once, and is refused or up to date.
         catch_up(play)

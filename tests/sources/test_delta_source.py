@@ -126,7 +126,6 @@ def test_a_backfill_before_the_first_batch(spark: SparkSession, tmp_path: Path) 
     assert totals(lake) == expected([0])
 
 
-@pytest.mark.exhaustive
 def test_a_stream_that_begins_after_the_files_of_a_backfill_were_rewritten(spark: SparkSession, tmp_path: Path) -> None:
     """Claims name files: under other names the rows would count twice. Backfilled again, they count once."""
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")
