@@ -100,6 +100,9 @@ class Play:
             for _ in zip(outcome.events, steps, strict=False):
                 pass
             return
+        if outcome.killed and not outcome.events:
+            # Before its first moment.
+            return
         wanted: list[Event] = []
         refusal: Refusal | None = None
         try:
