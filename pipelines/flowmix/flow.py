@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from pipelines.bounds import THRESHOLD
+from pipelines.ddl import ENGINE_COLUMNS
 from pipelines.errors import BadNameError, FlowError, nearest
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_order, source_schema
 from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Select, Split, Stateful, routes_of
@@ -252,6 +253,8 @@ def _check_source(flow: Flow, name: str, source: Any, std_input: bool | None) ->
             raise FlowError(flow.name, str(error), stream=name, at=flow._here()) from None
         if not fields:
             flow._refuse("the source's schema has no fields", name)
+    if own := [field for field in source_schema(source) if field in ENGINE_COLUMNS]:
+        flow._refuse(str(BadNameError("field", own[0], "is the engine's")), name)
 
 
 class _Check:

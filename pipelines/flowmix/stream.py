@@ -21,7 +21,7 @@ from pipelines.flowmix.schemas import (
     union,
 )
 from pipelines.graph.expressions import fields_of_sql
-from pipelines.graph.fields import checked_name, distinct, parse_ddl
+from pipelines.graph.fields import added, checked_name, distinct, parse_ddl
 from pipelines.graph.nodes import CodeLocation
 from pipelines.windows.event import Event
 from pipelines.windows.operations import (
@@ -95,7 +95,7 @@ class FlowStream:
             self._refuse(
                 f"compute needs fields and their expressions{seen}", hint='compute({"price bigint": "bid.price"})'
             )
-        fields = parse_ddl(", ".join(outputs))
+        fields = _made("compute", ", ".join(outputs))
         if len(fields) != len(outputs):
             self._refuse("compute takes one field per expression", hint='compute({"price bigint": "bid.price"})')
         texts = list(outputs.values())
@@ -129,7 +129,7 @@ class FlowStream:
         if not callable(function):
             seen = "" if function is None else f"; got {function!r}"
             self._refuse(f"Each operator needs a function{seen}", hint="each(lambda event: ...)")
-        fields = parse_ddl(schema) if schema is not None else ()
+        fields = _made("each", schema) if schema is not None else ()
         return self._add(ops.Each(function=function, schema=fields, at=self._flow._here()))
 
     def partition(self, *fields: str) -> FlowStream:
@@ -389,6 +389,13 @@ class FlowStream:
 
     def _refuse(self, problem: str, hint: str = "") -> NoReturn:
         raise FlowError(self._flow.name, problem, stream=self.name, at=self._flow._here(), hint=hint)
+
+
+def _made(operation: str, schema: str) -> tuple[tuple[str, str], ...]:
+    """Return the fields that an operation makes, with their types. None has the name of one of the engine's."""
+    fields = parse_ddl(schema)
+    added(operation, [name for name, _ in fields], ())
+    return fields
 
 
 def _names(given: Sequence[Any]) -> list[str]:

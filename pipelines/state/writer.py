@@ -370,7 +370,12 @@ class StateWriter(TableKeeper):
         where = f"{SLICE_COLUMN} IN ({names})" + (f" AND {among}" if among else "")
         judge = self._judge(record, app_id, seen=seen)
         tries = _TRIES if among else 1
-        return self._write(lambda table: self._complete(table, rows, -1, record.txid), record, judge, where, tries)
+
+        def whole(table: DeltaTable) -> pa.Table:
+            # Rows of quarantine may stay those of the batch that refused them.
+            return self._complete(table, rows, -1, record.txid, told=among is not None)
+
+        return self._write(whole, record, judge, where, tries)
 
     def append_replay(self, rows: pa.Table, record: BatchRecord, app_id: str, *, seen: int | None) -> int:
         """Append what replayed rows have become, in one commit beside the batches and slices. Returns the table version.
@@ -554,15 +559,19 @@ class StateWriter(TableKeeper):
 
         return self._commit(write, judge, tries)
 
-    def _complete(self, table: DeltaTable, rows: pa.Table, txid: int, since: int) -> pa.Table:
-        """Return all columns of the table: rows of `txid`, in the generation of `since`, but for those that name theirs."""
+    def _complete(self, table: DeltaTable, rows: pa.Table, txid: int, since: int, *, told: bool = False) -> pa.Table:
+        """Return all columns of the table: rows of `txid`, in the generation of `since`.
+
+        Args:
+            told: but for those that name theirs. Others may come from a user's code, which says nothing of batches.
+        """
         schema = pa.schema(table.schema().to_arrow())
         count = rows.num_rows
         columns = {name: rows[name] for name in rows.column_names}
         columns.setdefault(SLICE_COLUMN, pa.repeat(pa.scalar(UNSLICED), count))
         for name, value in ((TXID, txid), (GEN, generation(since))):
-            given = columns.get(name, pa.nulls(count, pa.int64()))
-            columns[name] = pc.fill_null(given, pa.scalar(value, pa.int64()))
+            own = pa.scalar(value, pa.int64())
+            columns[name] = pc.fill_null(columns[name], own) if told and name in columns else pa.repeat(own, count)
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
 

@@ -400,6 +400,7 @@ def _checked(operation: str, given: Sequence[EventAggregator], outputs: tuple[st
         aggregator.check()
     if len({name.lower() for name in outputs}) < len(outputs):
         raise ChainOutputsError(operation, outputs)
+    added(operation, outputs, ())
 
 
 def _seconds(operation: str, name: str, given: object, *, least: int) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pipelines.errors import BadNameError, DefinitionError, FieldError, FlowError
-from pipelines.flowmix import Count, Flow, FlowStream, Policy, Sum, eq, gt, lt
+from pipelines.flowmix import Count, Flow, FlowStream, Policy, Sum, WindowAggregator, eq, gt, lt
 from pipelines.flowmix.operations import Partition, Select, Stateful
+from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
 
 FIVE = Policy.count(5)
@@ -174,6 +175,33 @@ def test_14_names_are_lower_case_words(name: str) -> None:
     ):
         with pytest.raises(BadNameError):
             write()
+
+
+@pytest.mark.parametrize("name", ["_txid", "_gen", "_slice", "_event_id", "_event_clock", "_order", "a`b", "${x}"])
+def test_14_no_operation_makes_a_field_of_the_engine(name: str) -> None:
+    own = type(
+        "Own", (WindowAggregator,), {"outputs": f"`{name}` bigint", "added": max, "evicted": max, "aggregate": max}
+    )
+    for aggregator in (Sum("v", name), Count(name), own()):
+        for write in (
+            lambda one: stream().aggregate(one, trigger=FIVE, evict=FIVE),
+            lambda one: stream().aligned(one, every=1),
+            lambda one: stream().session(one, gap=1),
+        ):
+            with pytest.raises(DefinitionError, match=r"starts with _|not a schema"):
+                write(aggregator)
+    for write in (
+        lambda: stream().collect(trigger=FIVE, evict=FIVE, field=name),
+        lambda: stream().each(dict, f"{name} bigint"),
+        lambda: stream().compute({f"{name} bigint": "v"}),
+    ):
+        with pytest.raises(DefinitionError, match=r"starts with _|not a schema"):
+            write()
+
+
+def test_14_no_source_has_a_column_of_the_engine() -> None:
+    for source in ("k string, _event_clock bigint", FixedBatches("k string, _event_clock bigint", [])):
+        assert "is the engine's" in str(refused(lambda source=source: Flow("f").stream("s", source)))
 
 
 # FlowBuilderTest (rules 8): what the original's own tests say.

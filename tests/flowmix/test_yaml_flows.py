@@ -450,6 +450,11 @@ def test_an_error_has_the_name_of_a_variable_in_place_of_its_value(
             HEAD + "      - aggregate:\n          aggregators: [count]\n          trigger: {count: 1}\n",
             6, "streams[0].operations[0].aggregate.evict", "is missing",
         ),
+        (
+            HEAD + "      - aggregate:\n          aggregators: [{sum: {field: v, output: _txid}}]\n"
+            "          trigger: {count: 1}\n          evict: {count: 1}\n",
+            6, "streams[0].operations[0]", "starts with _",
+        ),
         (HEAD + "      - output\n      - filter: vv > 1\n      - output\n", 7, "streams[0].operations[1]", 'did you mean "v"'),
         (HEAD + "      - filter: reflect('a', 'b') = 1\n      - output\n", 6, "streams[0].operations[0]", "not allowed"),
         (HEAD + "      - filter: v > 1\n", 6, "streams[0].operations[0]", "You must specify at least one output"),

@@ -12,7 +12,7 @@ from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.record import SLICE, BatchRecord
 from pipelines.state.schema import StateSchema
-from tests.state.small_kinds import APP, FLOW, SmallTable
+from tests.state.small_kinds import APP, FLOW, SmallTable, record
 
 LAYOUTS = (LOG, MAP, ROWS)
 
@@ -52,6 +52,18 @@ def test_opaque_a_known_txid_is_replaced_in_one_commit(tmp_path: Path, layout: s
     assert state.writer.committed(APP) == 1
     state.commit(2, ("a", 5))
     assert (state.base(2), state.table.last_txid()) == (before, 2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_engines_columns_are_never_those_of_the_rows(tmp_path: Path, layout: str) -> None:
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    rows = pa.table({"word": ["b"], "n": [2], "_txid": [77], "_gen": [99]})
+    if layout == MAP:
+        rows = rows.append_column("_removed", pa.array([False]))
+    state.writer.commit_batch(rows, record(1), APP, known=False)
+    stored = state.table.stored("word = 'b'").to_pylist()[0]
+    assert (stored["_txid"], stored.get("_gen", 0)) == (1, 0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
