@@ -199,7 +199,8 @@ class NodeChain:
 
     def public(self, at: nodes.CodeLocation) -> tuple[str, ...]:
         """Make the event's id and time fields that people read; returns the names of all fields that they see."""
-        made = {PUBLIC[name]: name for name in (events.ID, events.TIME) if PUBLIC[name] not in self.types}
+        taken = {name.lower() for name in self.types}
+        made = {shown: name for name, shown in PUBLIC.items() if shown not in taken}
         if made:
             fields = (*self.types, *events.COLUMNS, *made)
             origins = {name: (column,) for name, column in made.items()}

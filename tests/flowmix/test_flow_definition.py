@@ -153,6 +153,16 @@ def test_ids_and_times_of_a_source() -> None:
         Flow("f").stream("s", 5)
 
 
+def test_a_field_of_any_case_takes_the_place_of_an_events_id_or_time() -> None:
+    source = FixedBatches("EVENT_ID string, Event_Time bigint", [])
+    flow = (
+        Flow("f").stream("s", source, timestamp="Event_Time").persist("a").aggregate(Count(), trigger=FIVE, evict=FIVE)
+    )
+    tables = {node.state.name: node.fields for node in topology_of(flow.persist("b").build()).persists}
+    assert tables["a"] == tables["late_f_s"] == ("EVENT_ID", "Event_Time")
+    assert tables["b"] == ("count", "event_id", "event_time")
+
+
 def test_outputs_of_an_aggregate_have_names_of_their_own() -> None:
     stream = Flow("f").stream("s", "k string, v bigint").partition("k")
     for aggregators in ((Count(), Sum("v", "count")), (Count("k"),), (AssocCount("k"),)):
