@@ -16,7 +16,7 @@ from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.flow import BATCH, CHANNELS
 from pipelines.flowmix.plan_steps import QuerySteps, known
-from pipelines.flowmix.schemas import union
+from pipelines.flowmix.schemas import by_stream, union
 from pipelines.graph import events, nodes
 from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.sources.events import PROCESSING, EventSource
@@ -186,7 +186,7 @@ class _StreamCompiler:
         ddl = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
         source = ChannelSource(edges, ddl, ticks=self._flow.clock == PROCESSING)
         if not edges[0].own or len(edges) > 1:  # a channel between two queries of the stream changes nothing
-            self._steps.sides = {edge.origin: dict(edge.types) for edge in edges}
+            self._steps.sides = by_stream((edge.origin, dict(edge.types)) for edge in edges)
         self._steps.begin(
             nodes.ChannelSpoutNode, name, types, fields=source.fields, source=source, schema=source.schema
         )

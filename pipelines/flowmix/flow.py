@@ -394,7 +394,7 @@ class _Check:
             Sent(stream.name, feed, True, self._streams[feed.stream].schemas[feed.operation]) for feed in stream.feeds
         ]
         schemas: list[Schema | None] = [union(way.schema for way in ways)]
-        sides: Mapping[str, Schema | None] = by_stream(ways)
+        sides: Mapping[str, Schema | None] = by_stream(sent.way for sent in ways)
         operations: list[Operation] = []
         for operation in stream.operations:
             if isinstance(operation, Select):

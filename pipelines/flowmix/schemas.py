@@ -30,12 +30,21 @@ class Sent:
     known: bool
     schema: Schema | None
 
+    @property
+    def way(self) -> Way:
+        """Return the way. A stream's own source counts as the stream."""
+        return (self.feed.stream if self.feed else self.target), self.schema
 
-def by_stream(ways: Iterable[Sent]) -> dict[str, Schema | None]:
-    """Collect what each stream sends over all its ways; a stream's own source counts as the stream."""
+
+Way = tuple[str, Schema | None]
+"""The stream that sends, and the fields of what it sends."""
+
+
+def by_stream(ways: Iterable[Way]) -> dict[str, Schema | None]:
+    """Collect what each stream sends over all its ways."""
     groups: dict[str, list[Schema | None]] = {}
-    for way in ways:
-        groups.setdefault(way.feed.stream if way.feed else way.target, []).append(way.schema)
+    for origin, schema in ways:
+        groups.setdefault(origin, []).append(schema)
     return {name: union(schemas) for name, schemas in groups.items()}
 
 

@@ -54,7 +54,7 @@ class FlowStream:
         self._flow, self._start = flow, definition
         self._operations: list[ops.Operation] = []
         ways = flow._sides(definition)
-        self._sides: Mapping[str, Schema | None] = by_stream(ways)
+        self._sides: Mapping[str, Schema | None] = by_stream(sent.way for sent in ways)
         # Without a source or a stream above, nothing is known yet.
         self._known = bool(ways) and all(sent.known for sent in ways)
         self._schema: Schema | None = union(sent.schema for sent in ways) if self._known else None

@@ -17,7 +17,7 @@ from pipelines.flowmix.each import made_of
 from pipelines.flowmix.flow import window_context
 from pipelines.flowmix.operations import Each, Stateful, sent_order, several_order, source_order
 from pipelines.flowmix.schemas import common, several_fields
-from pipelines.graph.nodes import CodeLocation
+from pipelines.graph.nodes import ChannelSpoutNode, CodeLocation
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
@@ -277,6 +277,16 @@ def test_both_sides_of_a_join_have_what_an_operation_before_it_makes(below: bool
         if not below:
             assert stream._schema == {"k": "string", "x": "array<bigint>"}
         assert stream.build().streams["j"].schema_at(-1) == {"k": "string", "x": "array<bigint>"}
+
+
+def test_a_side_of_a_join_has_the_fields_of_all_its_ways() -> None:
+    source = FixedBatches("k string, v bigint", [])
+    flow = (
+        Flow("f").stream("l", source).to("j").select("k").to("j").stream("r", source).to("j")
+        .stream("j").partition("k").join("l", "r", FIVE).persist("joined").build()
+    )  # fmt: skip
+    (inbox,) = (node for node in topology_of(flow).graph if isinstance(node, ChannelSpoutNode))
+    assert inbox.schema.startswith("`k` string, `v` array<bigint>, ")
 
 
 @pytest.mark.parametrize("below", [False, True])
