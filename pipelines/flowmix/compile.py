@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.flow import BATCH, CHANNELS
+from pipelines.flowmix.flow import BATCH, CHANNELS, Flow, built
 from pipelines.flowmix.plan_steps import QuerySteps, known
 from pipelines.flowmix.schemas import by_stream, union
+from pipelines.flowmix.stream import FlowStream
 from pipelines.graph import events, nodes
 from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.sources.events import PROCESSING, EventSource
@@ -24,7 +25,6 @@ from pipelines.trident.topology import TridentTopology
 
 if TYPE_CHECKING:
     from pipelines.flowmix.definition import Feed, StreamDefinition
-    from pipelines.flowmix.flow import Flow
 
 IN_STREAM = (ops.Select, ops.Compute, ops.Filter, ops.Each, ops.Partition, ops.Stateful)
 """What runs in the stream itself, before and between windows; anything else is a batch's."""
@@ -228,16 +228,10 @@ def bound_source(flow: Flow, stream: StreamDefinition) -> EventSource:
     )
 
 
-def as_topology(given: Flow | TridentTopology) -> TridentTopology:
+def as_topology(given: Flow | FlowStream | TridentTopology) -> TridentTopology:
     """Return a flow compiled; a topology as it is.
 
     Raises:
         FlowError: if a flow is not built, or cannot run on Spark as it is written.
     """
-    from pipelines.flowmix.flow import Flow
-
-    if not isinstance(given, Flow):
-        return given
-    if not given.built:
-        raise FlowError(given.name, "the flow is not built", hint="end its definition with .build()")
-    return topology_of(given)
+    return topology_of(built(given)) if isinstance(given, Flow | FlowStream) else given

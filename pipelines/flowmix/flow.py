@@ -415,6 +415,21 @@ class _Check:
         raise FlowError(self._flow, problem, stream=stream.name if stream else None, at=at, hint=hint)
 
 
+def built(given: Any) -> Any:
+    """Return a flow, which must be built.
+
+    Args:
+        given: a flow, or the last stream of one whose `build()` was forgotten.
+
+    Raises:
+        FlowError: if it is not built.
+    """
+    flow = given._flow if isinstance(given, FlowStream) else given
+    if not getattr(flow, "built", False):
+        raise FlowError(flow.name, "the flow is not built", hint="end its definition with .build()")
+    return flow
+
+
 def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowContext:
     """Return the context of the stateful operation `index` of a stream, the same for every engine."""
     operation = stream.operations[index]

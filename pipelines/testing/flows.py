@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pipelines.errors import DefinitionError, FlowError
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.compile import topology_of
+from pipelines.flowmix.flow import built
 from pipelines.flowmix.operations import Output, Persist
 from pipelines.flowmix.schemas import several_fields
 from pipelines.flowmix.values import fitted
@@ -176,8 +177,7 @@ def run_flow(
     """
     if engine not in get_args(FlowEngine):
         raise DefinitionError(f'no engine "{engine}"; there are: {", ".join(get_args(FlowEngine))}')
-    if not getattr(flow, "built", False):  # nor if the last stream is given
-        raise FlowError(flow.name, "the flow is not built", hint="end its definition with .build()")
+    flow = built(flow)
     if engine == "reference":
         return _shown(flow, FlowReference(flow, clock, spark).run(script))
     if (clock or flow.clock) != "event":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.errors import BadNameError, DefinitionError, FieldError, FlowError
 from pipelines.flowmix import Count, Flow, FlowStream, Policy, Sum, WindowAggregator, eq, gt, lt
+from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.operations import Partition, Select, Stateful
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
@@ -150,6 +153,18 @@ def test_2_a_cycle_is_refused_and_shown() -> None:
 
     assert refused(write).problem == "streams lead in a cycle: b -> c -> b"
     assert refused(lambda: stream().to("s").build()).problem == "streams lead in a cycle: s -> s"
+
+
+def test_2_a_flow_that_is_not_built_is_refused(tmp_path: Path) -> None:
+    last: Any = stream().persist("n")
+
+    def of_the_catalog(given: Any) -> Any:
+        return FlowSpec("f", "of a test", lambda settings: given).topology(FlowSettings(tmp_path))
+
+    for given in (last, last._flow):
+        for use in (as_topology, of_the_catalog, lambda one: run_flow(one, {})):
+            with pytest.raises(FlowError, match='^flow "f": the flow is not built'):
+                use(given)
 
 
 def test_2_nothing_changes_a_built_flow() -> None:
