@@ -373,7 +373,7 @@ class _Check:
                     self._refuse(
                         "A join operator was found but the necessary streams are not being routed to it. "
                         f'Offending stream: {stream.name} ("{side}" does not reach the join; what does: '
-                        f"{', '.join(sorted(origins)) or 'nothing'}{nearest(side, self._streams)})",
+                        f"{', '.join(sorted(origins)) or 'nothing'}{nearest(side, origins)})",
                         stream,
                         operation,
                         hint=f'send it here: to("{stream.name}") or a path of a split in stream "{side}"',

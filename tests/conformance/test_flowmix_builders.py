@@ -163,7 +163,7 @@ def test_2_a_flow_that_is_not_built_is_refused(tmp_path: Path) -> None:
 
     for given in (last, last._flow):
         for use in (as_topology, of_the_catalog, lambda one: run_flow(one, {})):
-            with pytest.raises(FlowError, match='^flow "f": the flow is not built'):
+            with pytest.raises(FlowError, match=r'^flow "f": the flow is not built'):
                 use(given)
 
 
@@ -272,6 +272,15 @@ def test_8_flow_builder_4_and_5_a_join_without_a_side_throws(left: str, right: s
         "A join operator was found but the necessary streams are not being routed to it. Offending stream: j"
     )
     assert f'"{missing}" does not reach the join' in problem
+
+
+def test_2_a_join_without_a_side_names_a_stream_that_is_routed_to_it() -> None:
+    def write(left: str) -> FlowError:
+        flow = Flow("f").stream("lefts", "v bigint").to("j").stream("r", "v bigint").to("j")
+        return refused(flow.stream("left", "v bigint").output().stream("j").join(left, "r", FIVE).output().build)
+
+    assert '"left" does not reach the join; what does: lefts, r (did you mean "lefts"?)' in write("left").problem
+    assert "did you mean" not in write("x").problem
 
 
 @pytest.mark.parametrize(
