@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipelines.errors import ChainOutputsError, FlowError, PolicyError, WindowError
@@ -68,7 +68,7 @@ class FlowStream:
             FieldError: for a field that the stream does not have.
             FlowError: without a field.
         """
-        kept = distinct(_names(fields))
+        kept = distinct(self._names("select", fields))
         if self._known:  # else `build()` knows whether there is a field of the name
             kept = selected(kept, self._schema)
         if not kept:
@@ -95,12 +95,12 @@ class FlowStream:
             self._refuse(
                 f"compute needs fields and their expressions{seen}", hint='compute({"price bigint": "bid.price"})'
             )
+        texts = list(outputs.values())
+        if wrong := [text for text in (*outputs, *texts) if not isinstance(text, str)]:
+            self._refuse(f"compute takes SQL text; got {wrong[0]!r}", hint="each(function) takes a Python function")
         fields = _made("compute", ", ".join(outputs))
         if len(fields) != len(outputs):
             self._refuse("compute takes one field per expression", hint='compute({"price bigint": "bid.price"})')
-        texts = list(outputs.values())
-        if wrong := [text for text in texts if not isinstance(text, str)]:
-            self._refuse(f"compute takes SQL text; got {wrong[0]!r}", hint="each(function) takes a Python function")
         reads = distinct(name for text in texts for name in fields_of_sql("compute", text))
         made = tuple((name, kind, text) for (name, kind), text in zip(fields, texts, strict=True))
         return self._add(ops.Compute(outputs=made, reads=reads, at=self._flow._here()))
@@ -129,12 +129,14 @@ class FlowStream:
         if not callable(function):
             seen = "" if function is None else f"; got {function!r}"
             self._refuse(f"Each operator needs a function{seen}", hint="each(lambda event: ...)")
+        if schema is not None and not isinstance(schema, str):
+            self._refuse(f"each takes its schema as text; got {schema!r}", hint='each(function, "v bigint, k string")')
         fields = _made("each", schema) if schema is not None else ()
         return self._add(ops.Each(function=function, schema=fields, at=self._flow._here()))
 
     def partition(self, *fields: str) -> FlowStream:
         """Give every window operation that follows a window for each value of these fields; without fields one for all."""
-        return self._add(ops.Partition(fields=distinct(_names(fields)), at=self._flow._here()))
+        return self._add(ops.Partition(fields=distinct(self._names("partition", fields)), at=self._flow._here()))
 
     # Windows (rules 5)
 
@@ -226,7 +228,7 @@ class FlowStream:
         Raises:
             FlowError: if the fields, the way or the trigger are missing.
         """
-        by = tuple(self._sort_key(field) for field in _names(fields))
+        by = tuple(self._sort_key(field) for field in self._names("sort", fields))
         modes = {"progressive": progressive, "tumbling": tumbling, "top_n": top_n}
         given = [mode for mode, value in modes.items() if value is not None]
         size = progressive if progressive is not None else top_n
@@ -263,7 +265,7 @@ class FlowStream:
     # Where events go
 
     def split(
-        self, *, default: Any = None, paths: Mapping[str, Any] | None = None, all: str | Sequence[str] = ()
+        self, *, default: Any = None, paths: Mapping[str, Any] | None = None, all: str | Sequence[str] | None = ()
     ) -> FlowStream:
         """Send each event along every path whose criteria hold (rules 4, split).
 
@@ -275,12 +277,14 @@ class FlowStream:
         Raises:
             FlowError: without a path, or for a path without criteria or stream.
         """
+        if not isinstance(paths, Mapping | None):
+            self._refuse(f"split takes its paths by stream; got {paths!r}", hint="split(paths={stream: criteria})")
         given = dict(paths or {})
         if any(criteria is None or not stream for stream, criteria in given.items()):
             self._refuse(
                 "Each path in the split operator must have both a non-null filter and destination stream name."
             )
-        every = _names((all,))
+        every = self._names("split", () if all is None else (all,))
         if not given and not every and default is None:
             self._refuse("Split operator needs at least one path", hint="split(paths={stream: criteria})")
         pairs = tuple((checked_name("stream", to), self._criteria("split", criteria)) for to, criteria in given.items())
@@ -290,7 +294,7 @@ class FlowStream:
 
     def to(self, *streams: str) -> FlowStream:
         """Send what has come so far to other streams, which may be defined later, and go on."""
-        targets = tuple(checked_name("stream", name) for name in _names(streams))
+        targets = tuple(checked_name("stream", name) for name in self._names("to", streams))
         if not targets:
             self._refuse(f"You must specify at least one output. Offending stream: {self.name}", hint="to(stream)")
         return self._add(ops.To(streams=targets, at=self._flow._here()))
@@ -359,9 +363,18 @@ class FlowStream:
                 raise ChainOutputsError(f"{where}: {operation.label}", window.outputs, key)
         return self._add(operation)
 
-    def _sort_key(self, text: Any) -> tuple[str, bool]:
+    def _names(self, operation: str, given: Sequence[Any]) -> list[str]:
+        """Return names given one by one or as a list."""
+        names: list[str] = []
+        for item in given:
+            names += [item] if isinstance(item, str) or not isinstance(item, Iterable) else item
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            self._refuse(f"{operation} takes names; got {wrong[0]!r}")
+        return names
+
+    def _sort_key(self, text: str) -> tuple[str, bool]:
         """Return `"v"`, `"v asc"` or `"v desc"` as (field, descending)."""
-        field, *order = text.split() if isinstance(text, str) and text.strip() else ("", text)
+        field, *order = text.split() or ("", text)
         if not field or [word.lower() for word in order] not in ([], ["asc"], ["desc"]):
             problem = f'Sort operator needs at least one field name to sort by; {text!r} is not "field" or "field desc"'
             self._refuse(problem)
@@ -396,11 +409,3 @@ def _made(operation: str, schema: str) -> tuple[tuple[str, str], ...]:
     fields = parse_ddl(schema)
     added(operation, [name for name, _ in fields], ())
     return fields
-
-
-def _names(given: Sequence[Any]) -> list[str]:
-    """Names given one by one or as a list."""
-    names: list[str] = []
-    for item in given:
-        names += [item] if isinstance(item, str) else list(item)
-    return names

@@ -64,6 +64,7 @@ class AggregateWindow(_Aggregating):
         _aggregators("aggregate", self.aggregators)
         _policy("aggregate", self.trigger, "Aggregator operator needs to have trigger policy and threshold")
         _policy("aggregate", self.evict, "Aggregator operator needs to have eviction policy and threshold")
+        _flag("aggregate", "clear_on_trigger", self.clear_on_trigger)
         _lifetime(self.window_evict_millis)
         _checked("aggregate", self.aggregators, self.outputs)
 
@@ -93,7 +94,10 @@ class CollectWindow:
     def __post_init__(self) -> None:
         _policy("collect", self.trigger, "Collect operator needs to have trigger policy and threshold")
         _policy("collect", self.evict, "Collect operator needs to have eviction policy and threshold")
+        _flag("collect", "clear_on_trigger", self.clear_on_trigger)
         _lifetime(self.window_evict_millis)
+        if not isinstance(self.field, str):
+            raise WindowError("collect", f"field is the name of the list of events; got {self.field!r}")
         added("collect", self.field, ())
 
     @property
@@ -234,6 +238,7 @@ class SortWindow:
         elif self.trigger is not None:
             hint = "leave trigger out, or use top_n"
             raise WindowError("sort", "Sort operator: progressive is triggered by every event", hint=hint)
+        _flag("sort", "flush", self.flush)
         if self.flush and self.mode != TOP_N:
             raise WindowError("sort", f"Sort operator: flush goes with top_n, not with {self.mode}")
         if self.evict is not None and (self.mode != TOP_N or self.evict.age is None):
@@ -401,6 +406,11 @@ def _checked(operation: str, given: Sequence[EventAggregator], outputs: tuple[st
     if len({name.lower() for name in outputs}) < len(outputs):
         raise ChainOutputsError(operation, outputs)
     added(operation, outputs, ())
+
+
+def _flag(operation: str, name: str, given: object) -> None:
+    if not isinstance(given, bool):
+        raise WindowError(operation, f"{name} is True or False; got {given!r}")
 
 
 def _seconds(operation: str, name: str, given: object, *, least: int) -> None:

@@ -75,6 +75,21 @@ def refused(write: Callable[[], Any]) -> FlowError:
         (lambda: stream().select("v").build(), "You must specify at least one output. Offending stream: s"),
         (lambda: stream().output().filter("v > 1").build(), "You must specify at least one output. Offending stream: s"),
         (lambda: Flow("f").stream("s").output().build(), "At least one stream needs to read from std input"),
+        (lambda: stream().select(None), "select takes names; got None"),
+        (lambda: stream().partition("k", ["v", 5]), "partition takes names; got 5"),
+        (lambda: stream().sort(None, tumbling=FIVE), "sort takes names; got None"),
+        (lambda: stream().to(None), "to takes names; got None"),
+        (lambda: stream().split(all=[None]), "split takes names; got None"),
+        (lambda: stream().split(default=gt("v", 1), paths="x"), "split takes its paths by stream; got 'x'"),
+        (lambda: stream().each(dict, 5), "each takes its schema as text; got 5"),
+        (lambda: stream().compute({5: "v"}), "compute takes SQL text; got 5"),
+        (lambda: stream().collect(trigger=FIVE, evict=FIVE, field=5), "field is the name of the list of events; got 5"),
+        (
+            lambda: stream().aggregate(Count(), trigger=FIVE, evict=FIVE, clear_on_trigger="no"),
+            "clear_on_trigger is True or False; got 'no'",
+        ),
+        (lambda: stream().collect(trigger=FIVE, evict=FIVE, clear_on_trigger=0), "clear_on_trigger is True or False"),
+        (lambda: stream().sort("v", top_n=1, trigger=FIVE, flush="no"), "flush is True or False; got 'no'"),
     ],
 )  # fmt: skip
 def test_2_every_builder_refuses_what_is_missing(write: Callable[[], Any], text: str) -> None:
@@ -130,6 +145,10 @@ def test_2_a_stream_without_an_operation_is_refused() -> None:
     error = refused(lambda: stream().to("t").stream("t").build())
     assert error.stream == "t"
     assert error.problem.startswith("A flow should have at least one flow op")
+
+
+def test_2_a_split_takes_none_for_no_stream_that_gets_all() -> None:
+    assert operation_of(stream().split(default=gt("v", 1), paths=None, all=None), 0).all == ()
 
 
 def test_2_a_split_to_an_unknown_stream_is_refused() -> None:
