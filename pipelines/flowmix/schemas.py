@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipelines.ddl import ENGINE_COLUMNS
 from pipelines.errors import FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Compute, Each, GateOn, Operation, Select, Stateful
@@ -130,17 +131,33 @@ def several_fields(flow: Flow, stream: StreamDefinition, index: int) -> frozense
 
     A field that a schema declares as an array is none of them: its values are as they were given.
     """
-    fed = [several_fields(flow, flow.streams[feed.stream], feed.operation) for feed in stream.feeds]
-    fields: frozenset[str] = frozenset().union(*fed)
-    for number, operation in enumerate(stream.operations[:index]):
-        fields = _several_behind(operation, stream, number, fields)
-    return fields
+    return on_spark(flow, stream, index)[1]
+
+
+def on_spark(flow: Flow, stream: StreamDefinition, index: int) -> tuple[Schema | None, frozenset[str]]:
+    """Return the fields before operation `index` on Spark, and which of them are `several_fields`.
+
+    There an `each` without a schema gives the fields that it got, where the definition alone leaves open what it gives.
+    """
+    own = {name: kind for name, kind in stream.source_schema.items() if name not in ENGINE_COLUMNS}
+    ways: list[tuple[Way, frozenset[str]]] = [((stream.name, own), frozenset())] if stream.std_input else []
+    for feed in stream.feeds:
+        sent, several = on_spark(flow, flow.streams[feed.stream], feed.operation)
+        ways.append(((feed.stream, sent), several))
+    schema = union(sent for (_, sent), _ in ways)
+    sides: Mapping[str, Schema | None] = by_stream(way for way, _ in ways)
+    fields: frozenset[str] = frozenset().union(*(several for _, several in ways))
+    for operation in stream.operations[:index]:
+        says = not isinstance(operation, Each) or operation.schema
+        behind = after(operation, schema, sides) if says else schema
+        fields = _several_behind(operation, schema, behind, fields)
+        schema, sides = behind, sides_behind(operation, sides)
+    return schema, fields
 
 
 def _several_behind(
-    operation: Operation, stream: StreamDefinition, index: int, fields: frozenset[str]
+    operation: Operation, before: Schema | None, after: Schema | None, fields: frozenset[str]
 ) -> frozenset[str]:
-    before, after = stream.schema_at(index), stream.schema_at(index + 1)
     if isinstance(operation, Compute):
         return frozenset()
     if isinstance(operation, Each):

@@ -333,6 +333,18 @@ def test_fields_that_a_join_made_several() -> None:
     assert t.schema_at(2) == {"x": "array<string>", "count": "bigint"}
 
 
+def test_fields_that_a_join_made_several_of_what_a_function_gave() -> None:
+    """On Spark an each without a schema gives the fields that it got."""
+    built = (
+        Flow("f").stream("l", "k string, x string").to("j").stream("r", "k string, x string, y bigint").to("j")
+        .stream("j").each(dict).partition("k").join("l", "r", FIVE).each(dict).filter("x").to("t")
+        .stream("t").select("x", "y").output().build()
+    )  # fmt: skip
+    assert built.streams["j"].schema_at(3) is None
+    assert [several_fields(built, built.streams["j"], index) for index in (2, 3, 4)] == [frozenset(), {"x"}, {"x"}]
+    assert several_fields(built, built.streams["t"], 1) == {"x"}
+
+
 def test_what_a_function_does_to_an_event_stays_with_it() -> None:
     def spoil(event: Event) -> Event:
         event["many"].append("spoiled")
