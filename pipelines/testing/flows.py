@@ -14,7 +14,7 @@ from pipelines.flowmix import operations as ops
 from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.flow import built
 from pipelines.flowmix.operations import Output, Persist
-from pipelines.flowmix.schemas import several_fields
+from pipelines.flowmix.schemas import on_spark, several_fields
 from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.planner.plain import plain
@@ -27,7 +27,7 @@ from pipelines.windows.event import Event
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.flowmix.definition import StreamDefinition
+    from pipelines.flowmix.definition import Schema, StreamDefinition
     from pipelines.flowmix.flow import Flow
     from pipelines.state.lake import Lake
 
@@ -108,25 +108,28 @@ def run_on_spark(
     with fresh_lake() as lake:
         runtime = Runtime(spark, lake)
         runtime.catch_up(topology) if engine == "stream" else runtime.run_bounded(topology)
-        return {name: _received(lake, flow, stream, table) for name, stream, table in _exits(flow)}
+        return {name: _received(lake, table, schema) for name, table, schema in _exits(flow)}
 
 
-def _exits(flow: Flow) -> list[tuple[str, StreamDefinition, str]]:
-    """List the name of each output or table in a result, its stream, and its table."""
+def _exits(flow: Flow) -> list[tuple[str, str, Schema]]:
+    """List the name of each output or table in a result, its table, and the fields that events have there."""
     exits = []
     for stream in flow.in_order:
-        for operation in stream.operations:
+        for index, operation in enumerate(stream.operations):
             if isinstance(operation, ops.Output):
-                exits.append((stream.name, stream, f"{flow.name}_{stream.name}"))
+                name, table = stream.name, f"{flow.name}_{stream.name}"
             elif isinstance(operation, ops.Persist):
-                exits.append((operation.table, stream, operation.table))
+                name = table = operation.table
+            else:
+                continue
+            exits.append((name, table, on_spark(flow, stream, index)[0] or {}))
     return exits
 
 
-def _received(lake: Lake, flow: Flow, stream: StreamDefinition, table: str) -> list[Event]:
+def _received(lake: Lake, table: str, schema: Schema) -> list[Event]:
     rows = lake.state(table).scan().to_pylist()
     rows.sort(key=lambda row: (row[events.CLOCK], row[events.ORDER]))
-    engine = {*events.COLUMNS, events.PUBLIC_ID, events.PUBLIC_TIME}
+    engine = {*events.COLUMNS, events.PUBLIC_ID, events.PUBLIC_TIME} - schema.keys()
     received = []
     for row in rows:
         fields = {name: plain(value) for name, value in row.items() if name not in engine}
