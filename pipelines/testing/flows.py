@@ -96,6 +96,7 @@ def run_on_spark(
     spark = session(spark, f"flow {flow.name}")
     entries = read_script(flow, script, "event", FlowReference(flow, None, spark).source_sql)
     twin = copy.copy(flow)
+    twin.clock = "event"
     twin.streams = MappingProxyType(
         {
             name: replace(stream, source=ScriptSource(stream, entries.items.get(name, []), entries.end))
