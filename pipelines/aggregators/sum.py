@@ -48,4 +48,4 @@ def wider(decimal: str) -> str:
     """Return the type of a sum of decimals, as Spark has it: ten digits more, 38 at most."""
     _, _, inside = decimal.partition("(")
     precision, _, scale = inside.rstrip(") ").partition(",")
-    return f"decimal({min(38, int(precision or 10) + 10)},{int(scale or 0)})"
+    return f"decimal({min(38, int(precision or 10) + 10)}, {int(scale or 0)})"

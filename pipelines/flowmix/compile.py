@@ -16,7 +16,7 @@ from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.flow import BATCH, CHANNELS, Flow, built
 from pipelines.flowmix.plan_steps import QuerySteps, known
-from pipelines.flowmix.schemas import by_stream, union
+from pipelines.flowmix.schemas import MEETING, Way, by_stream, conflict, union
 from pipelines.flowmix.stream import FlowStream
 from pipelines.graph import events, nodes
 from pipelines.sources.channels import ChannelSource, Edge
@@ -182,11 +182,14 @@ class _StreamCompiler:
         self._queries += 1
         stream = self._stream
         name = stream.name if stream.source is None and self._queries == 1 else f"{stream.name}__{self._queries}"
-        types = known(self._flow, stream, union(dict(edge.types) for edge in edges), stream.at)
+        ways: list[Way] = [(edge.origin, dict(edge.types)) for edge in edges]
+        if problem := conflict(ways):
+            raise FlowError(self._flow.name, problem, stream=stream.name, at=stream.at, hint=MEETING)
+        types = known(self._flow, stream, union(sent for _, sent in ways), stream.at)
         ddl = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
         source = ChannelSource(edges, ddl, ticks=self._flow.clock == PROCESSING)
         if not edges[0].own or len(edges) > 1:  # a channel between two queries of the stream changes nothing
-            self._steps.sides = by_stream((edge.origin, dict(edge.types)) for edge in edges)
+            self._steps.sides = by_stream(ways)
         self._steps.begin(
             nodes.ChannelSpoutNode, name, types, fields=source.fields, source=source, schema=source.schema
         )

@@ -16,10 +16,12 @@ from pipelines.errors import BadNameError, FlowError, nearest
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_order, source_schema
 from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Select, Split, Stateful, routes_of
 from pipelines.flowmix.schemas import (
+    MEETING,
     NOTHING_SELECTED,
     Sent,
     after,
     by_stream,
+    conflict,
     require_fields,
     selected,
     several_fields,
@@ -393,7 +395,9 @@ class _Check:
         ways = own + [
             Sent(stream.name, feed, True, self._streams[feed.stream].schemas[feed.operation]) for feed in stream.feeds
         ]
-        schemas: list[Schema | None] = [union(way.schema for way in ways)]
+        if problem := conflict(sent.way for sent in ways):
+            self._refuse(problem, stream, hint=MEETING)
+        schemas: list[Schema | None] = [union(sent.schema for sent in ways)]
         sides: Mapping[str, Schema | None] = by_stream(sent.way for sent in ways)
         operations: list[Operation] = []
         for operation in stream.operations:

@@ -6,17 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.ddl import ENGINE_COLUMNS
+from pipelines.ddl import ENGINE_COLUMNS, MOST_DIGITS
 from pipelines.errors import FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Compute, Each, GateOn, Operation, Select, Stateful
+from pipelines.graph.arrow_types import arrow_type, digits_of
 from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
 if TYPE_CHECKING:
     from pipelines.flowmix.flow import Flow
 
+MEETING = 'give it one type, or two names, before the streams meet: compute({"v bigint": "v", ...})'
 NOTHING_SELECTED = "Selector operator needs to select at least 1 field"
 _WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+_TEXTS = ("string", "varchar", "char")
 
 
 @dataclass(frozen=True)
@@ -184,16 +187,43 @@ def union(schemas: Iterable[Schema | None]) -> Schema | None:
     return fields
 
 
+def conflict(ways: Iterable[Way]) -> str | None:
+    """Say which field of a stream into which several ways lead can be no field: no type holds the values of two of them."""
+    first: dict[str, tuple[str, str]] = {}
+    for origin, schema in ways:
+        for name, kind in (schema or {}).items():
+            if kind is None:
+                continue
+            sender, before = first.setdefault(name, (origin, kind))
+            if common(before, kind) is None:
+                return f'field "{name}" is {before} of stream "{sender}" and {kind} of stream "{origin}"'
+    return None
+
+
 def common(kind: str | None, other: str | None) -> str | None:
-    """Return the type that holds the values of both, None where only Spark can tell."""
-    if kind == other:
+    """Return the type that holds the values of both, None where there is none, or only Spark can tell."""
+    if kind is None or other is None:
+        return None
+    if kind == other or (arrow_type(kind) or kind) == arrow_type(other):
         return kind
     if kind in _WIDTHS and other in _WIDTHS:
         return _WIDTHS[max(_WIDTHS.index(kind), _WIDTHS.index(other))]
-    if kind and other and "array<" in (kind[:6], other[:6]):
+    if "array<" in (kind[:6], other[:6]):
         inner = common(_item(kind), _item(other))
         return f"array<{inner}>" if inner else None
-    return None
+    if kind.startswith(_TEXTS) and other.startswith(_TEXTS):
+        return "string"
+    return _decimal(kind, other)
+
+
+def _decimal(kind: str, other: str) -> str | None:
+    """Return the type of decimals beside other numbers; None where no decimal has enough digits."""
+    digits = [known for known in (digits_of(kind), digits_of(other)) if known]
+    if len(digits) < 2:
+        return "double" if digits and {kind, other} & {"float", "double"} else None
+    scale = max(own for _, own in digits)
+    whole = max(precision - own for precision, own in digits)
+    return f"decimal({whole + scale}, {scale})" if whole + scale <= MOST_DIGITS else None
 
 
 def _item(kind: str) -> str:

@@ -66,8 +66,8 @@ def fitted(value: Any, sql_type: str | None) -> Any:
         inner = sql_type[6:-1]
         values = value if isinstance(value, list | tuple | set | frozenset) else [value]
         return [fitted(item, inner) for item in values]
-    if sql_type in ("float", "double") and type(value) is int:
-        value = float(value)
+    if sql_type in ("float", "double") and type(value) in (int, Decimal):
+        value = as_double(value)
     return _in_32_bits(value) if sql_type == "float" and isinstance(value, float) else value
 
 

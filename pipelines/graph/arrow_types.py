@@ -25,6 +25,9 @@ ARROW_TYPES: dict[str | None, pa.DataType] = {
 }
 """The simple ones, by the type's text."""
 
+WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+"""As many digits as Spark gives a whole number beside a decimal."""
+
 _DECIMAL = re.compile(r"decimal(?:\((\d+)(?:, *(\d+))?\))?")
 
 
@@ -51,3 +54,11 @@ def _known(kind: str | None) -> pa.DataType | None:
     if outer == "struct":
         return pa.struct(parts)
     return pa.map_(*(part for _, part in parts)) if outer == "map" else pa.list_(parts[0][1])
+
+
+def digits_of(kind: str) -> tuple[int, int] | None:
+    """Return the precision and scale of a decimal, or of a whole number beside one."""
+    known = arrow_type(kind)
+    if known is not None and pa.types.is_decimal(known):
+        return known.precision, known.scale
+    return (WHOLE_DIGITS[kind], 0) if kind in WHOLE_DIGITS else None

@@ -115,7 +115,7 @@ def test_types() -> None:
     types = {"n": "int", "x": "float", "d": "decimal(10,2)", "t": "array<string>", "u": None}
     assert Sum("n").result_types(types) == [("sum", "bigint")]
     assert Sum("x", "s").result_types(types) == [("s", "double")]
-    assert Sum("d").result_types(types) == [("sum", "decimal(20,2)")]
+    assert Sum("d").result_types(types) == [("sum", "decimal(20, 2)")]
     assert Sum("u").result_types(types) == [("sum", None)]
     assert Max("t").result_types(types) == [("max", "string")]
     assert Collect("n").result_types(types) == [("collected", "array<int>")]

@@ -7,14 +7,11 @@ import functools
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-import pyarrow as pa
-
 from pipelines.flowmix.schemas import common
-from pipelines.graph.arrow_types import arrow_type
+from pipelines.graph.arrow_types import WHOLE_DIGITS, digits_of
 from pipelines.graph.row_values import Convert, of_all
 from pipelines.planner.plain.table import Table
 
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _TIMES = ("date", "timestamp_ntz", "timestamp", "timestamp_ltz")
 
 
@@ -35,24 +32,16 @@ def _wider(kind: str, other: str) -> str:
     pair = (kind, other)
     if kind in _TIMES and other in _TIMES:
         return max(pair, key=_TIMES.index)
-    digits = [known for known in map(_digits, pair) if known]
+    digits = [known for known in map(digits_of, pair) if known]
     if len(digits) < 2:
         # No float holds a whole number or a decimal.
         return "double" if digits and {*pair} & {"float", "double"} else common(kind, other) or kind
-    if kind in _DIGITS and other in _DIGITS:
-        return max(pair, key=_DIGITS.__getitem__)
+    if kind in WHOLE_DIGITS and other in WHOLE_DIGITS:
+        return max(pair, key=WHOLE_DIGITS.__getitem__)
     scale = max(own for _, own in digits)
     whole = max(precision - own for precision, own in digits)
     # Of more digits than there are, those behind the point go first.
     return f"decimal({min(whole + scale, 38)},{max(min(scale, 38 - whole), 0)})"
-
-
-def _digits(kind: str) -> tuple[int, int] | None:
-    """Return the precision and scale of a whole number or a decimal."""
-    known = arrow_type(kind)
-    if known is not None and pa.types.is_decimal(known):
-        return known.precision, known.scale
-    return (_DIGITS[kind], 0) if kind in _DIGITS else None
 
 
 def _into(kind: str | None) -> Convert | None:
