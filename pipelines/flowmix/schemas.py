@@ -188,14 +188,18 @@ def union(schemas: Iterable[Schema | None]) -> Schema | None:
 
 
 def conflict(ways: Iterable[Way]) -> str | None:
-    """Say which field of a stream into which several ways lead can be no field: no type holds the values of two of them."""
-    first: dict[str, tuple[str, str]] = {}
+    """Say which fields of ways that lead into one stream cannot be: no type holds both, or Spark takes two names for one."""
+    first: dict[str, tuple[str, str, str | None]] = {}
     for origin, schema in ways:
         for name, kind in (schema or {}).items():
-            if kind is None:
-                continue
-            sender, before = first.setdefault(name, (origin, kind))
-            if common(before, kind) is None:
+            there, sender, before = first.setdefault(name.lower(), (name, origin, kind))
+            if name != there:
+                return (
+                    f'fields "{there}" of stream "{sender}" and "{name}" of stream "{origin}" differ in capitals alone'
+                )
+            if before is None:
+                first[name.lower()] = (name, origin, kind)
+            elif kind and common(before, kind) is None:
                 return f'field "{name}" is {before} of stream "{sender}" and {kind} of stream "{origin}"'
     return None
 

@@ -116,6 +116,8 @@ def test_fields_that_no_type_holds_are_refused_where_streams_meet() -> None:
         ) as caught:
             meeting(one, other)
         assert f"{__file__}:" in str(caught.value)
+    with pytest.raises(FlowError, match='fields "v" of stream "l" and "V" of stream "r" differ in capitals alone'):
+        meeting("v bigint", "V bigint")
     # Where only Spark knows the fields it is told when the flow is compiled.
     source = FixedBatches("v bigint", [])
     late = Flow("f").stream("l", source).each(dict).to("j").stream("r", FixedBatches("v string", [])).to("j")
