@@ -9,6 +9,7 @@ from typing import Any
 from pipelines.ddl import SURROGATE
 from pipelines.errors import FunctionError
 from pipelines.flowmix.criteria import Combined, Criteria, Leaf, OfSpark, Python
+from pipelines.flowmix.values import kind_of
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.trident.functions import ColumnFunction, Resolvable, as_predicate
 from pipelines.windows.event import Event
@@ -154,6 +155,9 @@ def _leaf(op: str, field: str, *values: Any) -> Criteria:
     for text in (field, *values):
         if isinstance(text, str) and SURROGATE.search(text):
             raise FunctionError(op, f"{text[:60]!r} holds half a character, a surrogate")
+    if odd := [value for value in values if kind_of(value).startswith("other")]:
+        problem = f"compares {field} with {odd[0]!r}, which is no number, text, time, date, boolean or binary"
+        raise FunctionError(op, problem, hint="compare it in SQL text, or in python(lambda event: ...)")
     return Leaf(op, field, tuple(values))
 
 

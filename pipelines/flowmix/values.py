@@ -42,8 +42,6 @@ def compared(value: Any, other: Any) -> int | None:
     kind = kind_of(value)
     if kind != kind_of(other):
         return None
-    if kind.startswith("other"):
-        return 0 if value == other else None
     if kind == "number":
         one_nan, other_nan = (isinstance(v, float) and math.isnan(v) for v in (value, other))
         if one_nan or other_nan:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -182,6 +183,10 @@ def test_what_is_no_criteria_is_refused_at_the_line() -> None:
             leaf()
     with pytest.raises(FunctionError, match="has"):
         eq("n", None)
+    for value in ({"x": 1}, [1], datetime.timedelta(1), np.int64(5)):
+        for make, given in ((eq, [value]), (not_eq, [value]), (gt, [value]), (in_, [1, value])):
+            with pytest.raises(FunctionError, match=r"compares s with .*, which is no number, text"):
+                make("s", *given)
 
 
 def test_a_callable_gets_the_columns_that_it_names_or_all() -> None:
