@@ -10,9 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pipelines import spark_functions as F
+from pipelines.ddl import MOST_DIGITS
 from pipelines.errors import FunctionError
 from pipelines.flowmix.values import as_double, compared, in_utc, of_type
 from pipelines.graph.expressions import spark_sql
@@ -117,10 +119,15 @@ class Leaf(Criteria):
 def _as_literal(wanted: Any, kind: str | None) -> Any:
     """Return a value as Spark's literal compares with a column as `compared` does.
 
-    A time without zone is UTC, not of the host's own time zone. Beside a column of floats an int would be cut to 32 bits.
+    A time without zone is UTC, not of the host's own time zone. Beside a column of floats an int would be cut to 32 bits, and
+    beyond a bigint it would be no literal at all: then it is a decimal, or past all decimals infinite.
     """
     if (kind or "").lower() in ("float", "double") and isinstance(wanted, int | Decimal):
         return as_double(wanted)
+    if isinstance(wanted, int) and not -(2**63) <= wanted < 2**63:
+        if abs(wanted) < 10**MOST_DIGITS:
+            return Decimal(wanted)
+        return inf if wanted > 0 else -inf
     return in_utc(wanted)
 
 

@@ -83,7 +83,7 @@ def as_double(value: float | Decimal) -> float:
     try:
         return float(value)
     except OverflowError:  # an int beyond all doubles
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _in_32_bits(value: float) -> float:

@@ -120,11 +120,11 @@ def test_6_numbers_of_different_types_compare_as_numbers() -> None:
 
 
 BIG = 2**53 + 1
-MIXED = "d decimal(10,2), f float, b bigint, x double"
+MIXED = "d decimal(10,2), f float, b bigint, x double, u decimal(38,0)"
 NUMBERS: list[dict[str, Any]] = [
-    {"d": Decimal("0.10"), "f": 0.1, "b": BIG, "x": 0.1},
-    {"d": Decimal("0.30"), "f": 0.5, "b": BIG - 1, "x": 0.2},
-    {"d": Decimal("0.20"), "f": float(2**24), "b": 2**24 + 1, "x": float(BIG)},
+    {"d": Decimal("0.10"), "f": 0.1, "b": BIG, "x": 0.1, "u": Decimal(2**64)},
+    {"d": Decimal("0.30"), "f": 0.5, "b": BIG - 1, "x": 0.2, "u": Decimal(5)},
+    {"d": Decimal("0.20"), "f": float(2**24), "b": 2**24 + 1, "x": float(BIG), "u": Decimal(10**38 - 1)},
 ]
 COMPARED: list[tuple[Criteria, list[bool]]] = [
     (eq("d", 0.1), [True, False, False]),
@@ -139,6 +139,16 @@ COMPARED: list[tuple[Criteria, list[bool]]] = [
     (eq("x", Decimal("0.1")), [True, False, False]),
     (eq("x", BIG), [False, False, True]),
     (lt("x", Decimal("0.2")), [True, False, False]),
+    (eq("u", 2**64), [True, False, False]),
+    (gt("u", 2**64), [False, False, True]),
+    (lt("u", 10**38), [True, True, True]),
+    (range_("u", -(10**400), 2**64), [True, True, False]),
+    (in_("b", BIG, 2**63), [True, False, False]),
+    (lt("b", 2**63), [True, True, True]),
+    (lt("b", -(2**63) - 1), [False, False, False]),
+    (not_eq("b", 10**40), [True, True, True]),
+    (gt("d", -(10**37)), [True, True, True]),
+    (lt("x", 10**400), [True, True, True]),
 ]
 
 
