@@ -8,6 +8,7 @@ of Columns and gates are left to Spark, a step at a time. A script says what ent
 from __future__ import annotations
 
 import datetime
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> E
     """Return the events of a script with their ids, times and clocks.
 
     The script's clock starts at 0 ms in each stream; a TICK adds a second. An event's time is its "timestamp" (or what the
-    stream's SQL says), else the script's clock; its id is its "id" (or by SQL), else made of the stream and its number.
+    stream's SQL says), else the script's clock; its id is its "id" (or by SQL), else made of the stream and its number. In event
+    time an event is left out whose time, where the source says it, is null or none that an event can have: it would be refused.
 
     Args:
         flow: a built flow.
@@ -116,7 +118,8 @@ def _entries(
     times = _said(stream, "timestamp", stream.event_timestamp, arrivals, rows, evaluate)
     entered = []
     for number, ((_, arrival), row, id, time) in enumerate(zip(arrivals, rows, ids, times, strict=True)):
-        timestamp = arrival if time is None else milliseconds(time)
+        untimed = arrival if stream.event_timestamp is None else events.EARLIEST - 1
+        timestamp = untimed if time is None else milliseconds(time)
         if not events.EARLIEST <= timestamp < events.BEYOND:
             # Such a row goes to quarantine, and where the clock goes by arrivals its time is that.
             if clock == "event":
@@ -171,10 +174,13 @@ def _said(
 
 
 def milliseconds(value: Any) -> int:
-    """Return a time (ms, or a datetime; without zone it is UTC) in ms since 1970."""
-    if isinstance(value, datetime.datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+    """Return a time (ms, a date, or a datetime; without zone it is UTC) in ms since 1970; of no finite number one before all."""
+    if isinstance(value, datetime.date):
+        of_day = value if isinstance(value, datetime.datetime) else datetime.datetime.combine(value, datetime.time())
+        aware = of_day if of_day.tzinfo is not None else of_day.replace(tzinfo=datetime.UTC)
         return (aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    if isinstance(value, float) and not math.isfinite(value):
+        return events.EARLIEST - 1
     return int(value)
 
 

@@ -156,9 +156,9 @@ def run_flow(
     ```
 
     A script holds, by the name of a stream with a source, events (dicts; `id` and `timestamp` in ms are optional) and one-second
-    `TICK`s, in order. Its clock starts at 0 ms; an event without a timestamp gets the script's clock. At its end all streams
-    stand at the latest time of all. Among events of different streams at one time, those of the stream that the flow defines
-    first come first.
+    `TICK`s, in order. Its clock starts at 0 ms; an event without a timestamp gets the script's clock, but where the stream's
+    `timestamp` is null: such an event goes to quarantine, and is left out here in event time. At its end all streams stand at the
+    latest time of all. Among events of different streams at one time, those of the stream that the flow defines first come first.
 
     - `reference`: plain Python;
     - `batch`: a real bounded run on Spark; `stream`: a real stream. Both in event time.

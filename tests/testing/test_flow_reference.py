@@ -13,7 +13,7 @@ from pipelines.errors import FunctionError, GateError, NeedsSparkError
 from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt, python
 from pipelines.quality import fail
 from pipelines.sources import FixedBatches
-from pipelines.testing import run_flow
+from pipelines.testing import TICK, run_flow
 from pipelines.testing.flows import FlowEngine
 
 EPOCH, NAIVE = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(1970, 1, 1)
@@ -260,3 +260,24 @@ def test_a_gate_that_no_event_reaches_judges_an_empty_batch(engine: FlowEngine) 
     assert run_flow(flow, {"s": [{"n": 1}]}, engine=engine) == {"s": [{"n": 1}]}
     with pytest.raises(GateError, match="table_row_count_to_be_between: observed 0"):
         run_flow(flow, {"s": [{"n": -1}]}, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "times"),
+    [
+        ("date", (dt.date(1970, 1, 2), None), [86_400_000]),
+        ("double", (5.5, float("nan"), float("inf"), None, 1e30), [5]),
+        ("timestamp", (EPOCH, None, dt.datetime(50, 1, 1)), [0]),
+        ("bigint", (7, None, -(2**62)), [7]),
+    ],
+)
+def test_an_event_whose_source_says_no_time_is_left_out_in_event_time(
+    kind: str, values: tuple[Any, ...], times: list[int]
+) -> None:
+    def found(clock: str) -> list[int]:
+        flow = Flow("f", clock=clock).stream("s", f"at {kind}, n bigint", timestamp="at").select("n").output().build()
+        script = {"s": [TICK, *({"at": value, "n": n} for n, value in enumerate(values))]}
+        return [event.timestamp for event in run_flow(flow, script)["s"]]
+
+    assert found("event") == times
+    assert found("processing") == times + [1000] * (len(values) - 1)
