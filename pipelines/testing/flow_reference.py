@@ -31,7 +31,7 @@ from pipelines.testing.flow_values import copy_of, held, held_if_fit, plain_time
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
-from pipelines.windows.operations import CollectWindow
+from pipelines.windows.operations import CollectWindow, Grouping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -253,10 +253,11 @@ class FlowReference:
             context = window_context(self._flow, stream, index)
             if isinstance(operation.operation, CollectWindow):
                 items = [(_as_arrays(event, context.several), now, order) for event, now, order in items]
-            if own := _of_own_code(operation.operation):
+            if _has_own_code(operation.operation):
                 items = [(copy_of(event), now, order) for event, now, order in items]
             made = KeyedWindows(operation.operation, context).feed(items, self._end)
-            return _fit(operation.label, own, made)
+            grouped = isinstance(operation.operation, Grouping)
+            return _fit(operation.label, (stream.schema_at(index + 1) or {}) if grouped else {}, made)
         if isinstance(operation, ops.GateOn):
             return self._gated(operation.gate, items, schema)
         if isinstance(operation, ops.To):
@@ -335,14 +336,12 @@ class FlowReference:
         return [items[kept.task_of(row)] for row in range(len(kept.rows))]
 
 
-def _of_own_code(operation: Any) -> dict[str, str | None]:
-    """Return the fields that a user's aggregators make, with their types."""
-    own = (one for one in getattr(operation, "aggregators", ()) if isinstance(one, WindowAggregator))
-    return {name: kind for aggregator in own for name, kind in aggregator.result_types({})}
+def _has_own_code(operation: Any) -> bool:
+    return any(isinstance(one, WindowAggregator) for one in getattr(operation, "aggregators", ()))
 
 
 def _fit(label: str, schema: Schema, items: list[Item], *, of_each: bool = False) -> list[Item]:
-    """Return events that a user's code made, with what columns of the declared types hold of their values."""
+    """Return events that windows or a user's code made, with what columns of the declared types hold of their values."""
     if not (schema or of_each):
         return items
     made = []

@@ -262,6 +262,18 @@ def test_a_gate_that_no_event_reaches_judges_an_empty_batch(engine: FlowEngine) 
         run_flow(flow, {"s": [{"n": -1}]}, engine=engine)
 
 
+def test_the_sum_of_nothing_is_the_key_that_a_sum_of_zero_is() -> None:
+    for kind, zero in (("double", 0.0), ("decimal(6, 2)", Decimal(0))):
+        flow = (
+            Flow("f").stream("s", f"n bigint, x {kind}").aggregate(Sum("x"), trigger=Policy.count(1), evict=Policy.count(1))
+            .partition("sum").aggregate(Count(), **EACH).output().build()
+        )  # fmt: skip
+        found = run_flow(flow, {"s": [{"n": 0}, {"x": zero}, {"n": 1}]})["s"]
+        assert [(event["count"], event["sum"], type(event["sum"])) for event in found] == [
+            (n, zero, type(zero)) for n in (1, 2, 3)
+        ]
+
+
 @pytest.mark.parametrize(
     ("kind", "values", "times"),
     [
