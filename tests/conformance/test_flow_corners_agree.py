@@ -11,7 +11,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.errors import BatchError
-from pipelines.flowmix import Count, Event, Flow, Policy, WindowAggregator, eq, gt, has_not, not_, or_, python
+from pipelines.flowmix import (
+    Count,
+    Event,
+    Flow,
+    Max,
+    Policy,
+    Sum,
+    WindowAggregator,
+    eq,
+    gt,
+    has_not,
+    lt,
+    not_,
+    or_,
+    python,
+)
 from pipelines.testing import TICK, run_flow
 from tests.tiers import tier
 
@@ -257,6 +272,31 @@ def aligned_behind_other_windows() -> tuple[Flow, Any]:
     return flow, {"s": events, "right": [at(1000, k="a", w=1), at(20_000, k="b")]}
 
 
+def types_and_ways_that_meet() -> tuple[Flow, Any]:
+    """Decimals beside other numbers, a side of a join that comes along two ways, joins of open streams, names of the engine's."""
+    each: dict[str, Any] = {"trigger": C(1), "evict": C(0)}
+    flow = (
+        Flow("meet", clock="processing")
+        .stream("l", "k string, v bigint, p decimal(10,2)").to("j", "open", "all", "sums").select("k").to("j")
+        .stream("r", "k string, v bigint, p int, event_id string, event_time timestamp").to("j", "open", "all").output()
+        .stream("j").partition("k").join("l", "r", C(5)).output()
+        .stream("open").each(lambda event: {**event}).partition("k").join("l", "r", C(5))
+        .filter(python(lambda event: isinstance(event["v"], list) or event["v"] > 0)).output()
+        .stream("all").partition("p").aggregate(Count(), **each).output()
+        .stream("sums").aggregate(Sum("p", "total"), **each).to("both")
+        .stream("declared", "total decimal(20, 2), w double").to("both")
+        .aggregate(Sum("w"), trigger=C(1), evict=C(1)).partition("sum").aggregate(Count(), **each).output()
+        .stream("both").partition("total").aggregate(Count(), **each).output()
+        .stream("capitals", "EVENT_ID string, v bigint").filter(lt("v", 2**63)).aggregate(Max("EVENT_ID"), **each).persist("ids")
+        .build()
+    )  # fmt: skip
+    two, moment = decimal.Decimal("2.00"), datetime.datetime(2026, 1, 1, 12)
+    lefts, rights = [at(0, k="a", v=1, p=two), at(1, k="b", v=2, p=two)], [at(5, k="a", v=1, p=2), at(6, k="b", v=3)]
+    script = {"l": lefts, "r": [{**right, "event_id": "own", "event_time": moment} for right in rights]}
+    declared = [at(9, total=two), at(9, total=decimal.Decimal("4.00"), w=0.0), at(10, total=two)]
+    return flow, {**script, "declared": declared, "capitals": [at(0, EVENT_ID="x", v=1), at(1, v=2)]}
+
+
 CASES = [
     split_by_every_kind_of_criteria,
     join_of_an_event_with_itself,
@@ -267,6 +307,7 @@ CASES = [
     values_beside_declared_arrays,
     join_behind(computed),
     join_behind(made),
+    types_and_ways_that_meet,
     join_behind(passed),
     join_behind(kept),
     python_among_other_criteria,
@@ -282,7 +323,7 @@ def test_the_bounded_run_agrees(spark: SparkSession, case: Any) -> None:
     flow, script = case()
 
     def shown(engine: Any) -> Any:
-        found = run_flow(flow, script, engine=engine, spark=spark)
+        found = run_flow(flow, script, engine=engine, clock="event", spark=spark)
         return {name: [(e.id, e.timestamp, dict(e)) for e in events] for name, events in found.items()}
 
     wanted = shown("reference")

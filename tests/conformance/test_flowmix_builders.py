@@ -24,6 +24,9 @@ def stream(name: str = "s") -> FlowStream:
     return Flow("f").stream(name, "k string, v bigint")
 
 
+untyped: Callable[[], Any] = stream
+
+
 def gate(given: FlowStream) -> FlowStream:
     return given.switch(open=Policy.time_delta_lt(1), evict=FIVE, close=Policy.time(60))
 
@@ -75,21 +78,21 @@ def refused(write: Callable[[], Any]) -> FlowError:
         (lambda: stream().select("v").build(), "You must specify at least one output. Offending stream: s"),
         (lambda: stream().output().filter("v > 1").build(), "You must specify at least one output. Offending stream: s"),
         (lambda: Flow("f").stream("s").output().build(), "At least one stream needs to read from std input"),
-        (lambda: stream().select(None), "select takes names; got None"),
-        (lambda: stream().partition("k", ["v", 5]), "partition takes names; got 5"),
-        (lambda: stream().sort(None, tumbling=FIVE), "sort takes names; got None"),
-        (lambda: stream().to(None), "to takes names; got None"),
-        (lambda: stream().split(all=[None]), "split takes names; got None"),
-        (lambda: stream().split(default=gt("v", 1), paths="x"), "split takes its paths by stream; got 'x'"),
-        (lambda: stream().each(dict, 5), "each takes its schema as text; got 5"),
-        (lambda: stream().compute({5: "v"}), "compute takes SQL text; got 5"),
-        (lambda: stream().collect(trigger=FIVE, evict=FIVE, field=5), "field is the name of the list of events; got 5"),
+        (lambda: untyped().select(None), "select takes names; got None"),
+        (lambda: untyped().partition("k", ["v", 5]), "partition takes names; got 5"),
+        (lambda: untyped().sort(None, tumbling=FIVE), "sort takes names; got None"),
+        (lambda: untyped().to(None), "to takes names; got None"),
+        (lambda: untyped().split(all=[None]), "split takes names; got None"),
+        (lambda: untyped().split(default=gt("v", 1), paths="x"), "split takes its paths by stream; got 'x'"),
+        (lambda: untyped().each(dict, 5), "each takes its schema as text; got 5"),
+        (lambda: untyped().compute({5: "v"}), "compute takes SQL text; got 5"),
+        (lambda: untyped().collect(trigger=FIVE, evict=FIVE, field=5), "field is the name of the list of events; got 5"),
         (
-            lambda: stream().aggregate(Count(), trigger=FIVE, evict=FIVE, clear_on_trigger="no"),
+            lambda: untyped().aggregate(Count(), trigger=FIVE, evict=FIVE, clear_on_trigger="no"),
             "clear_on_trigger is True or False; got 'no'",
         ),
-        (lambda: stream().collect(trigger=FIVE, evict=FIVE, clear_on_trigger=0), "clear_on_trigger is True or False"),
-        (lambda: stream().sort("v", top_n=1, trigger=FIVE, flush="no"), "flush is True or False; got 'no'"),
+        (lambda: untyped().collect(trigger=FIVE, evict=FIVE, clear_on_trigger=0), "clear_on_trigger is True or False"),
+        (lambda: untyped().sort("v", top_n=1, trigger=FIVE, flush="no"), "flush is True or False; got 'no'"),
     ],
 )  # fmt: skip
 def test_2_every_builder_refuses_what_is_missing(write: Callable[[], Any], text: str) -> None:
@@ -217,13 +220,13 @@ def test_14_no_operation_makes_a_field_of_the_engine(name: str) -> None:
         "Own", (WindowAggregator,), {"outputs": f"`{name}` bigint", "added": max, "evicted": max, "aggregate": max}
     )
     for aggregator in (Sum("v", name), Count(name), own()):
-        for write in (
-            lambda one: stream().aggregate(one, trigger=FIVE, evict=FIVE),
-            lambda one: stream().aligned(one, every=1),
-            lambda one: stream().session(one, gap=1),
+        for window, arguments in (
+            ("aggregate", {"trigger": FIVE, "evict": FIVE}),
+            ("aligned", {"every": 1}),
+            ("session", {"gap": 1}),
         ):
             with pytest.raises(DefinitionError, match=r"starts with _|not a schema"):
-                write(aggregator)
+                getattr(stream(), window)(aggregator, **arguments)
     for write in (
         lambda: stream().collect(trigger=FIVE, evict=FIVE, field=name),
         lambda: stream().each(dict, f"{name} bigint"),
@@ -234,8 +237,9 @@ def test_14_no_operation_makes_a_field_of_the_engine(name: str) -> None:
 
 
 def test_14_no_source_has_a_column_of_the_engine() -> None:
-    for source in ("k string, _event_clock bigint", FixedBatches("k string, _event_clock bigint", [])):
-        assert "is the engine's" in str(refused(lambda source=source: Flow("f").stream("s", source)))
+    schema = "k string, _event_clock bigint"
+    for write in (lambda: Flow("f").stream("s", schema), lambda: Flow("f").stream("s", FixedBatches(schema, []))):
+        assert "is the engine's" in str(refused(write))
 
 
 # FlowBuilderTest (rules 8): what the original's own tests say.
