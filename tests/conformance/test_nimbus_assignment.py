@@ -17,6 +17,7 @@ from pipelines.nimbus import (
     plan_assignment,
     worker_count,
 )
+from pipelines.nimbus.placement.model import ComponentKind
 from tests.conformance.nimbus_case import MASTER, flow, groups, hosts, loads, placed, spread, stood
 
 # --- 4: task ids
@@ -61,8 +62,9 @@ def test_rule_5_1_3_all_tasks_of_a_dead_tasks_worker_are_dead() -> None:
     assert placed(found)["s1", 1] == (1, 2)
 
 
-def test_rule_5_1_3_a_dead_master_moves_the_tasks_of_its_worker_only() -> None:
-    demand = Demand("f", [MASTER, Component("b", 3)], 2, single_master=False)
+@pytest.mark.parametrize("kind", [None, "bolt", "master"])
+def test_rule_5_1_3_a_dead_master_moves_the_tasks_of_its_worker_only(kind: ComponentKind | None) -> None:
+    demand = Demand("f", [Component(MASTER.id, 1, kind), Component("b", 3)], 2, single_master=False)
     old = Assignment("f", (Worker("s1", 1, (1, 2)), Worker("s2", 1, (3, 4))), {1: MASTER.id, 2: "b", 3: "b", 4: "b"})
     found = plan_assignment(hosts(4, 4), demand, kind="MONITOR", old=old, dead=[1, 2, 3, 4])
     assert found.moved == {1, 2}
@@ -142,8 +144,16 @@ def test_rule_5_1_8_local_mode_is_one_worker() -> None:
     ],
 )
 def test_rule_5_2_worker_count(workers: int | None, single: bool | None, expected: tuple[int, bool]) -> None:
-    components = [MASTER, Component("__acker", 2), Component("b", 30), Component("s", 8, "spout")]
-    assert worker_count(Demand("f", components, workers, single_master=single)) == expected
+    for kind in (None, "bolt"):
+        system = [Component(MASTER.id, 1, kind), Component("__acker", 2, kind)]  # type: ignore[arg-type]
+        components = [*system, Component("b", 30), Component("s", 8, "spout")]
+        assert worker_count(Demand("f", components, workers, single_master=single)) == expected
+
+
+@pytest.mark.parametrize("kind", ["Spout", "acker", "BOLT"])
+def test_a_kind_of_component_that_there_is_not_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"component s: its kind is one of spout, bolt, system, master, not '{kind}'"):
+        Component("s", 1, kind)  # type: ignore[arg-type]
 
 
 # --- 5.3: workers and where they go

@@ -16,6 +16,7 @@ from pipelines.nimbus import (
     plan_assignment,
     plan_flows,
 )
+from pipelines.nimbus.placement.model import ComponentKind
 from tests.conformance.nimbus_case import MASTER, flow, groups, hosts, loads, placed, spread, stood
 
 # --- 5.4: tasks
@@ -104,6 +105,13 @@ def test_rule_5_4_2_a_rebalanced_master_stays_alone_where_it_is() -> None:
 def test_rule_5_4_3_system_components_come_last() -> None:
     demand = Demand("f", [Component("__acker", 2), Component("b", 2), Component("s", 2, "spout")], 2)
     assert groups(plan_assignment(hosts(4), demand)) == [(1, 3, 5), (2, 4, 6)]
+
+
+@pytest.mark.parametrize("kind", [None, "bolt"])
+def test_rule_5_4_3_system_components_come_last_by_their_ids(kind: ComponentKind | None) -> None:
+    parts = [Component("__acker", 2, kind), Component("b", 1)]
+    assert groups(plan_assignment(hosts(4), Demand("f", parts, 2))) == [(1,), (2, 3)]
+    assert [part.system for part in parts] == [True, False]
 
 
 def test_rule_5_4_3_different_nodes_count_what_stands() -> None:

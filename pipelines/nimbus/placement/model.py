@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 Kind = Literal["NEW", "REBALANCE", "MONITOR"]
 ComponentKind = Literal["spout", "bolt", "system", "master"]
@@ -45,8 +45,8 @@ class Component:
     Args:
         id: Its name in the flow.
         tasks: How many of it there are.
-        kind: spout, bolt, system or master (the flow's own watcher); by default what the id says: `__topology_master` is
-            the master, other ids that begin with `__` are system components, the rest bolts.
+        kind: spout, bolt, system or master (the flow's own watcher). No id that begins with `__` is a bolt's, whatever is
+            said: `__topology_master` is the master's, the others are system components'. Other ids are bolts' by default.
         inputs: The components that a bolt reads.
         different_nodes: No two of its tasks may stand on one host.
     """
@@ -61,9 +61,15 @@ class Component:
         if self.tasks < 0:
             raise ValueError(f"component {self.id}: {self.tasks} tasks")
         object.__setattr__(self, "inputs", tuple(self.inputs))
-        if self.kind is None:
-            by_id: ComponentKind = "system" if self.id.startswith("__") else "bolt"
-            object.__setattr__(self, "kind", "master" if self.id == MASTER else by_id)
+        kind = self.kind or "bolt"
+        if kind not in get_args(ComponentKind):
+            raise ValueError(
+                f"component {self.id}: its kind is one of {', '.join(get_args(ComponentKind))}, not {kind!r}"
+            )
+        if kind == "bolt" and self.id.startswith("__"):
+            # Rules 5.1.3, 5.2 and 5.4 go by the id.
+            kind = "master" if self.id == MASTER else "system"
+        object.__setattr__(self, "kind", kind)
 
     @property
     def system(self) -> bool:
