@@ -17,7 +17,7 @@ from pipelines.nimbus import (
     plan_assignment,
     worker_count,
 )
-from pipelines.nimbus.placement.model import ComponentKind
+from pipelines.nimbus.placement.model import ComponentKind, Kind
 from tests.conformance.nimbus_case import MASTER, flow, groups, hosts, loads, placed, spread, stood
 
 # --- 4: task ids
@@ -150,7 +150,7 @@ def test_rule_5_2_worker_count(workers: int | None, single: bool | None, expecte
         assert worker_count(Demand("f", components, workers, single_master=single)) == expected
 
 
-@pytest.mark.parametrize("kind", ["Spout", "acker", "BOLT"])
+@pytest.mark.parametrize("kind", ["Spout", "acker", ""])
 def test_a_kind_of_component_that_there_is_not_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match=f"component s: its kind is one of spout, bolt, system, master, not '{kind}'"):
         Component("s", 1, kind)  # type: ignore[arg-type]
@@ -200,6 +200,28 @@ def test_rule_5_3_2_a_user_worker_whose_tasks_run_is_skipped() -> None:
     old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
     found = plan_assignment(hosts(4, 4), flow(user_workers=wanted), kind="MONITOR", old=old, dead=[4])
     assert placed(found) == {("s1", 1): (1, 2), ("s2", 4): (3, 4)}
+
+
+@pytest.mark.parametrize("kind", ["REBALANCE", "MONITOR"])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("running", [(1, 2), (3, 4)])
+def test_rule_5_3_2_an_entry_equal_to_an_unstopped_worker_is_skipped(
+    running: tuple[int, int], first: bool, kind: Kind
+) -> None:
+    """Its tasks beat on s9, whose supervisor is dead. The other entry gets the others, whatever their numbers are."""
+    wanted = [UserWorker({"b": 2}, "s9", 1), UserWorker({"b": 2}, "s2", 3)]
+    others = tuple({1, 2, 3, 4} - {*running})
+    old = stood(("s1", 1, others), ("s9", 1, running))
+    demand = flow(user_workers=wanted if first else wanted[::-1])
+    found = plan_assignment(hosts(4, 4), demand, kind=kind, old=old, alive=running, dead=others)
+    assert placed(found) == {("s9", 1): running, ("s2", 3): others}
+
+
+def test_rule_5_3_2_one_unstopped_worker_is_one_entry() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s9", 1, [3, 4]))
+    demand = flow(6, 3, user_workers=[UserWorker({"b": 2})] * 2)
+    found = plan_assignment(hosts(4, 4), demand, kind="REBALANCE", old=old, alive=[3, 4])
+    assert groups(found) == [(1, 2), (3, 4), (5, 6)]
 
 
 def test_rule_5_3_2_user_workers_take_nothing_from_the_demand() -> None:

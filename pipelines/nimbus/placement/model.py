@@ -61,7 +61,7 @@ class Component:
         if self.tasks < 0:
             raise ValueError(f"component {self.id}: {self.tasks} tasks")
         object.__setattr__(self, "inputs", tuple(self.inputs))
-        kind = self.kind or "bolt"
+        kind = "bolt" if self.kind is None else self.kind
         if kind not in get_args(ComponentKind):
             raise ValueError(
                 f"component {self.id}: its kind is one of {', '.join(get_args(ComponentKind))}, not {kind!r}"

@@ -14,6 +14,7 @@ from pipelines.nimbus.placement.model import (
     Demand,
     Kind,
     Supervisor,
+    UserWorker,
     Worker,
     in_order,
 )
@@ -177,11 +178,12 @@ class Planning:
     def _user_defined(self, count: int) -> list[Draft]:
         """Give each the first tasks of its components that no earlier one took; it counts if all are to be placed."""
         need = set(self._need)
+        wanted, running = self._not_unstopped()
         free: dict[str, list[int]] = {}
-        for task in sorted(self._names):
+        for task in sorted(self._names.keys() - running):
             free.setdefault(self._names[task], []).append(task)
         drafts = []
-        for worker in self._demand.user_workers:
+        for worker in wanted:
             tasks: list[int] = []
             for name, number in worker.components.items():
                 tasks += free.get(name, [])[:number]
@@ -192,6 +194,21 @@ class Planning:
             self._notes.append(f"{len(drafts)} user-defined workers are too many for {count}: none is followed")
             return []
         return drafts
+
+    def _not_unstopped(self) -> tuple[list[UserWorker], set[int]]:
+        """Return the user-defined workers without those that run on dead supervisors, and the tasks of these (5.3.2)."""
+        unstopped = [worker for worker in self._standing if worker.supervisor not in self._slots.supervisors]
+        others, running = [], set[int]()
+        for wanted in self._demand.user_workers:
+            for worker in unstopped:
+                there = wanted.host in ("", worker.host, worker.supervisor) and wanted.port in (None, worker.port)
+                if there and Counter(self._names[task] for task in worker.tasks) == Counter(wanted.components):
+                    unstopped.remove(worker)
+                    running |= {*worker.tasks}
+                    break
+            else:
+                others.append(wanted)
+        return others, running
 
     def _as_before(self, count: int, taken: set[int], usable: set[str]) -> list[Draft]:
         """Return old workers with their tasks, if all are to be placed and are still tasks of the same components.
