@@ -576,12 +576,20 @@ class AssignmentError(TrideltaError):
 
 
 class NotEnoughWorkersError(AssignmentError):
-    """Fewer slots are free than the flow needs workers."""
+    """Fewer slots are free than the flow needs workers; `hosts` are the only ones that it may use, if it names any."""
 
-    def __init__(self, flow: str, wanted: int, available: int, reserved: int) -> None:
-        self.wanted, self.available, self.reserved = wanted, available, reserved
-        numbers = f"allocWorkerNum={wanted}, availableWorkerNum={available},reserveWorkerNum={reserved}"
-        super().__init__(flow, f"there's no enough worker. {numbers}", "start supervisors, or ask for fewer workers")
+    def __init__(
+        self, flow: str, wanted: int, available: int, reserved: int, hosts: tuple[str, ...] = (), up: Iterable[str] = ()
+    ) -> None:
+        self.wanted, self.available, self.reserved, self.hosts = wanted, available, reserved, hosts
+        problem = f"allocWorkerNum={wanted}, availableWorkerNum={available},reserveWorkerNum={reserved}"
+        hint = "start supervisors, or ask for fewer workers"
+        if hosts:
+            there = sorted(set(up))
+            seen = ", ".join(there[:10]) + (", ..." if len(there) > 10 else "")
+            problem += f" on the hosts {', '.join(hosts)} (supervisors are on: {seen})"
+            hint = "start supervisors there, name other hosts, or ask for fewer workers"
+        super().__init__(flow, f"there's no enough worker. {problem}", hint)
 
 
 class NotEnoughNodesError(AssignmentError):

@@ -177,6 +177,18 @@ def test_rule_5_3_1_with_isolation_only_the_named_hosts_count() -> None:
         plan_assignment(hosts(4, 4, 4), flow(5, 5, hosts=["s2"]))
 
 
+def test_rule_5_3_1_the_named_hosts_are_in_the_refusal() -> None:
+    """None of them may have a supervisor: a word mistyped is not a lack of slots."""
+    with pytest.raises(NotEnoughWorkersError) as refused:
+        plan_assignment(hosts(4, 4), flow(1, 1, hosts=["vm-7", "vm-8"]))
+    numbers = "there's no enough worker. allocWorkerNum=1, availableWorkerNum=0,reserveWorkerNum=0"
+    assert refused.value.problem == f"{numbers} on the hosts vm-7, vm-8 (supervisors are on: s1, s2)"
+    assert "name other hosts" in refused.value.hint
+    with pytest.raises(NotEnoughWorkersError) as refused:
+        plan_assignment(hosts(*[1] * 12), flow(1, 1, hosts=["vm-7"]))
+    assert refused.value.problem.endswith(" s5, s6, s7, ...)")
+
+
 def test_rule_5_3_2_user_defined_workers() -> None:
     wanted = [UserWorker({"b": 2}, "s2", 3), UserWorker({"b": 1}, "s1")]
     found = plan_assignment(hosts(4, 4), flow(4, 3, user_workers=wanted))

@@ -155,6 +155,14 @@ def test_not_enough_slots_is_said_with_the_numbers_and_mended_by_a_new_superviso
     assert cluster.registry.flow("a").problem is None
 
 
+def test_a_host_that_nobody_has_is_named(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    cluster.submit("a", hosts=["vm-7"])
+    cluster.look(0)
+    problem = str(cluster.registry.flow("a").problem)
+    assert "on the hosts vm-7 (supervisors are on: s1)" in problem
+
+
 def test_no_supervisor_is_said_too(cluster: Cluster) -> None:
     cluster.submit("a")
     cluster.look()

@@ -158,7 +158,8 @@ class Planning:
                 self._released.append(host)
         available = self._slots.count(supervisors)
         if available < wanted:
-            raise NotEnoughWorkersError(self._demand.flow, count, available, self._settings.reserve)
+            hosts, up = self._demand.hosts, (supervisor.host for supervisor in self._slots.supervisors.values())
+            raise NotEnoughWorkersError(self._demand.flow, count, available, self._settings.reserve, tuple(hosts), up)
         return supervisors
 
     # --- workers
