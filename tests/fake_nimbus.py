@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, WaitError
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import AssignmentRecord, Happened, Version
 from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus
 from tests.nimbus.looks import NOW, RUNNING, flow
@@ -89,6 +90,9 @@ class FakeNimbus:
         self.asked.append(("rebalance", name, request))
         # The next look finds it rebalanced.
         return replace(self._put(name, workers=request.get("workers") or 1), status="REBALANCING", previous="ACTIVE")
+
+    def check_rebalance(self, name: str, **request: Any) -> Request:
+        return Request(**request)
 
     def wait(self, name: str, *, until: str, seconds: float) -> FlowStatus | None:
         self.asked.append(("wait", name, until, seconds))

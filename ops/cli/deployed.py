@@ -18,6 +18,7 @@ from pipelines.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.registry.lifecycle import Request
     from pipelines.nimbus.status import FlowStatus
 
 app = typer.Typer()
@@ -237,7 +238,7 @@ def rebalance(
                 return
             more = {"decided": decided.to_json() | clustered}
         elif dry_run:
-            _show_changes(there.flow(flow), asked, as_json)
+            _show_changes(there.flow(flow), there.check_rebalance(flow, **asked), as_json)
             return
         seen = there.rebalance(flow, wait_seconds=wait_seconds, **asked)
         if not no_wait:
@@ -258,13 +259,13 @@ def _clustered(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool
     return {"clustered": [report.to_json() for report in done]}
 
 
-def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:
+def _show_changes(seen: FlowStatus, asked: Request, as_json: bool) -> None:
     from pipelines.nimbus.registry.records import merged
 
     before = {"workers": seen.workers, **seen.parallelism, **seen.settings}
-    after = {**({"workers": asked["workers"]} if "workers" in asked else {}), **asked.get("parallelism", {})}
-    settings = merged(seen.settings, asked.get("settings", {}))
-    after |= {name: settings[name] for name in asked.get("settings", {})}
+    settings = merged(seen.settings, asked.settings)
+    after = {"workers": asked.workers or seen.workers, **asked.parallelism}
+    after |= {name: settings[name] for name in asked.settings}
     changes = [
         {"what": name, "now": str(before.get(name, "")), "then": str(value)}
         for name, value in after.items()

@@ -248,6 +248,7 @@ def _by_request(
 ) -> dict[str, Any]:
     before = nimbus.flow(config.flow.value)
     if config.dry_run:
+        nimbus.check_rebalance(before.name, **request)
         context.log.info(f"{before.name} has {before.workers} workers and {dict(before.parallelism)}")
         return {"asked": request, **deployment_metadata(before)}
     seen = nimbus.rebalance(before.name, wait_seconds=config.wait_seconds, **request)

@@ -31,7 +31,13 @@ from pipelines.nimbus.errors import (
 )
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.processes.life import may_live
-from pipelines.nimbus.registry.lifecycle import Request, Status, check_request
+from pipelines.nimbus.registry.lifecycle import (
+    PROTECTED_SETTINGS,
+    REMOVED_SETTINGS,
+    Request,
+    Status,
+    check_request,
+)
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import (
     Content,
@@ -230,25 +236,42 @@ class Nimbus:
 
         Raises:
             NotAliveError, NoTransitionError
-            RebalanceError: A component is unknown, a number is not above 0, or more than its windows can use.
+            RebalanceError: A component is unknown, a number is not above 0, or more than its windows can use; `owner` is
+                an update's to change.
             SubmitError: A setting is unknown or of another kind.
         """
+        request = self.check_rebalance(flow, workers=workers, parallelism=parallelism, settings=settings)
+        wait_seconds = wait_taken(flow, wait_seconds)
+        return self._cluster.status(self.registry.rebalance(flow, request, wait_seconds=wait_seconds))
+
+    def check_rebalance(
+        self,
+        flow: str,
+        *,
+        workers: int | None = None,
+        parallelism: Mapping[str, int] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """Return what a rebalance would set, and change nothing. Raises as `rebalance`."""
         for what, given in (("parallelism", parallelism), ("settings", settings)):
             if given is not None and not isinstance(given, Mapping):
                 raise RebalanceError(flow, f"{what} must be values by name, not {given!r}", value=given)
-        request = Request(workers, dict(parallelism or {}), dict(settings or {}))
+        asked = {name: value for name, value in (settings or {}).items() if name not in REMOVED_SETTINGS}
+        request = Request(workers, dict(parallelism or {}), asked)
         current = self.registry.flow(flow)
         # Of a table all entries together: one threshold is bound by others.
-        both = merged(current.settings, request.settings)
-        flow_settings.check_settings(flow, {name: both[name] for name in request.settings})
-        refuse_secrets(request.settings.get("spark", {}))
+        both = merged(current.settings, asked)
+        flow_settings.check_settings(flow, {name: both[name] for name in asked})
+        for name in asked.keys() & PROTECTED_SETTINGS:
+            problem = f"a rebalance does not change {name}, an update does: tridelta update {flow} --setting {name}=..."
+            raise RebalanceError(flow, problem, value=asked[name])
+        refuse_secrets(asked.get("spark", {}))
         content = current.version.content
         queries = content.definition.get("queries", ())
-        flow_settings.check_user_workers(flow, request.settings, [query["group"] for query in queries])
-        wait_seconds = wait_taken(flow, wait_seconds)
+        flow_settings.check_user_workers(flow, asked, [query["group"] for query in queries])
         check_request(flow, request, content.components)
         deployed.check_partitions(flow, queries, request.parallelism)
-        return self._cluster.status(self.registry.rebalance(flow, request, wait_seconds=wait_seconds))
+        return request
 
     # --- looking ----------------------------------------------------------------------------------------------------
 

@@ -254,6 +254,21 @@ def test_a_rebalance_is_checked_before_anything_drains(nimbus: Nimbus) -> None:
         nimbus.activate("readings")
 
 
+def test_settings_that_no_rebalance_overrides(nimbus: Nimbus) -> None:
+    """Nimbus rules 1.3: the original's are removed and the rebalance goes on. The owner is an update's to change."""
+    nimbus.submit("flights", owner="me")
+    for given in ({"owner": "you"}, {"lake": "/elsewhere"}):
+        for ask in (nimbus.rebalance, nimbus.check_rebalance):
+            with pytest.raises((RebalanceError, SubmitError), match=r"tridelta update flights|unknown setting"):
+                ask("flights", settings=given)  # type: ignore[operator]
+    assert nimbus.flow("flights").status == "ACTIVE"
+    nimbus.rebalance("flights", settings={"storm.local.hostname": "x", "trigger_seconds": 2}, wait_seconds=0)
+    nimbus.registry.fire()
+    settings = nimbus.flow("flights").settings
+    assert (settings["trigger_seconds"], settings["owner"]) == (2, "me")
+    assert "storm.local.hostname" not in settings
+
+
 def test_who_waits_in_vain_hears_why(nimbus: Nimbus) -> None:
     nimbus.submit("numbers")
     with pytest.raises(WaitError, match="not running after 0 s: ACTIVE; numbers assigned"):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from ops.cli import deployed, deployed_view
 from ops.cli.app import app
-from pipelines.nimbus.errors import RegistryError, SettingError
+from pipelines.nimbus.errors import RebalanceError, RegistryError, SettingError
 from pipelines.nimbus.processes.supervisor import chosen_name
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.records import Happened
@@ -225,6 +225,17 @@ def test_a_dry_rebalance_changes_nothing(nimbus: FakeNimbus) -> None:
     found = json.loads(run("rebalance", "flights", *options, "--json").stdout)
     assert found == {"flow": "flights", "changes": [{"what": "flights", "now": "2", "then": "4"}]}
     assert nimbus.asked == []
+
+
+def test_a_dry_rebalance_is_refused_as_a_real_one(nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(name: str, **_: Any) -> None:
+        raise RebalanceError(name, "a rebalance does not change owner")
+
+    monkeypatch.setattr(nimbus, "check_rebalance", refuses)
+    nimbus.flows = {"flights": flow("flights", RUNNING)}
+    done = run("rebalance", "flights", "--setting", "owner=you", "--dry-run", code=1)
+    assert done.stdout == ""
+    assert "a rebalance does not change owner" in done.stderr
 
 
 def test_status_shows_queries_gates_errors_and_history(nimbus: FakeNimbus) -> None:

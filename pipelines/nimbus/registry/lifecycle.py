@@ -18,7 +18,7 @@ from pipelines.nimbus.errors import NoTransitionError, RebalanceError
 DEFAULT_WAIT_SECONDS = 30.0
 """The message time-out of a flow that sets none, and the delay for a negative `wait_seconds`."""
 
-PROTECTED_SETTINGS = frozenset(
+REMOVED_SETTINGS = frozenset(
     {
         "topology.submitter.principal",
         "topology.submitter.user",
@@ -26,14 +26,11 @@ PROTECTED_SETTINGS = frozenset(
         "storm.zookeeper.topology.auth.scheme",
         "storm.zookeeper.topology.auth.payload",
         "storm.local.hostname",
-        # This house's own: who deployed the flow, and where its tables and checkpoints lie.
-        "owner",
-        "lake",
-        "checkpoint",
-        "host",
     }
 )
-"""Settings that a rebalance never overrides; they are left out of its overrides without a word."""
+"""The original's settings that are left out of a rebalance without a word (Nimbus rules 1.3); no flow has them here."""
+PROTECTED_SETTINGS = REMOVED_SETTINGS | {"owner", "lake", "checkpoint", "host"}
+"""Settings that a rebalance never overrides, this house's own too: whose the flow is, where its tables and checkpoints lie."""
 
 
 class Status(StrEnum):
