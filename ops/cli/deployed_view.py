@@ -143,7 +143,9 @@ def supervisor_line(supervisor: SupervisorStatus) -> dict[str, Any]:
         "supervisor": supervisor.id,
         "host": supervisor.host,
         "slots": f"{len(supervisor.used)} of {len(supervisor.ports)} used",
-        "beat": span(supervisor.beat_age_seconds) + ("" if supervisor.alive else ", dead"),
+        "beat": span(supervisor.beat_age_seconds)
+        + ("" if supervisor.alive else ", dead")
+        + (", blacklisted" if supervisor.blacklisted else ""),
         "leads": "yes" if supervisor.leader else "",
     }
 

@@ -110,6 +110,7 @@ class Cluster:
             beat_age_seconds=round(age, 1),
             started_at=beat.started_at,
             leader=bool(leader) and str(leader).startswith(f"supervisor:{beat.supervisor}:"),
+            blacklisted=beat.blacklisted,
         )
 
 

@@ -207,6 +207,7 @@ class SupervisorStatus:
         beat_age_seconds: Since its last beat.
         started_at: Seconds since 1970.
         leader: Whether it leads: fires what is due, watches, plans.
+        blacklisted: Whether its host has failed again and again: for a while it gets flows only if others have no slots.
     """
 
     id: str
@@ -217,6 +218,7 @@ class SupervisorStatus:
     beat_age_seconds: float
     started_at: float
     leader: bool = False
+    blacklisted: bool = False
 
 
 @dataclass(frozen=True)

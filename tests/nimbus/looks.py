@@ -73,7 +73,7 @@ def cluster(*flows: FlowStatus) -> ClusterStatus:
         leader="s1",
         supervisors=(
             SupervisorStatus("s1", "here", (6900, 6901), used, True, 0.5, NOW - 7200, leader=True),
-            SupervisorStatus("s2", "there", (6900,), {}, False, 90.0, NOW - 7200),
+            SupervisorStatus("s2", "there", (6900,), {}, False, 90.0, NOW - 7200, blacklisted=True),
         ),
         flows=flows,
     )

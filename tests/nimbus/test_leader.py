@@ -424,6 +424,41 @@ def test_hosts_that_fail_again_and_again_are_left_out(cluster: Cluster) -> None:
     cluster.submit("a")
     cluster.look()
     assert {supervisor for supervisor, _ in cluster.places_of("a")} == {"s2"}
+    seen = {beat.supervisor: beat.blacklisted for beat in cluster.places.supervisors()}
+    assert seen == {"s1": True, "s2": False}
+    # Another leader does not know what this one has seen.
+    cluster.leader.resign()
+    cluster.leader = cluster.another("two")
+    cluster.look()
+    assert not any(beat.blacklisted for beat in cluster.places.supervisors())
+
+
+@pytest.mark.parametrize("event", ["fewer slots", "away"])
+@pytest.mark.parametrize("then", ["a flow joins", "another is rebalanced", "it is rebalanced"])
+def test_what_lives_on_a_host_that_is_left_out_stays(cluster: Cluster, event: str, then: str) -> None:
+    """Nimbus rules 2.1.4. Its supervisor was started again, and all queries have beaten all the time."""
+    fewer = event == "fewer slots"
+    cluster.supervisors(s1=[1, 2, 3, 4], s2=[1])
+    flows = [cluster.submit(name) for name in ("a", "c")]
+    cluster.look(0)
+    before = cluster.places_of("a")
+    assert {supervisor for supervisor, _ in before} == {"s1"}
+    rounds = 4 if fewer else 18
+    for gone in [True] * rounds + [False]:
+        cluster.supervisors(s2=[1], **({"s1": [1, 2]} if fewer else {} if gone else {"s1": [1, 2, 3, 4]}))
+        for flow in flows:
+            cluster.beat(flow)
+        cluster.look()
+    assert cluster.places_of("a") == before
+    assert [beat.supervisor for beat in cluster.places.supervisors() if beat.blacklisted] == ["s1"]
+    if then == "a flow joins":
+        cluster.submit("b")
+    else:
+        for name in ("a", "c") if then == "it is rebalanced" else ("c",):
+            cluster.registry.rebalance(name, wait_seconds=0)
+    cluster.look(1)
+    # Who asks for it leaves the host, with all that share its application.
+    assert (cluster.places_of("a") == before) is (then != "it is rebalanced")
 
 
 def test_old_records_go_by_themselves(cluster: Cluster) -> None:

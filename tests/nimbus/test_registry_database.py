@@ -126,7 +126,7 @@ def test_migrations_make_the_tables_and_take_them_down(store: Store) -> None:
     assert inspect(store.engine).get_table_names() == ["alembic_version"]
     assert store.revision() is None
     store.upgrade()
-    assert store.revision() == store.newest() == "0002"
+    assert store.revision() == store.newest() == "0003"
     with store.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
@@ -136,7 +136,7 @@ def test_a_database_of_another_form_is_refused(url: str) -> None:
         Store(url, migrate=False)
     store = Store(url)
     store.downgrade("0001")
-    with pytest.raises(RegistryError, match="stands at migration 0001, and this release needs 0002") as refused:
+    with pytest.raises(RegistryError, match="stands at migration 0001, and this release needs 0003") as refused:
         Store(url, migrate=False)
     assert "tridelta supervisor" in refused.value.hint
     store.close()
@@ -146,7 +146,7 @@ def test_a_registry_of_a_newer_release_says_so(store: Store, url: str) -> None:
     with store.write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     for migrate in (True, False):
-        with pytest.raises(RegistryError, match="stands at migration 9999, and this release needs 0002") as refused:
+        with pytest.raises(RegistryError, match="stands at migration 9999, and this release needs 0003") as refused:
             Store(url, migrate=migrate)
         assert refused.value.hint == "use one release for all processes that share a registry"
 
@@ -185,7 +185,7 @@ def test_a_user_who_may_not_read_is_told_so(postgres: Callable[[], str]) -> None
 def test_processes_that_start_at_once_migrate_once(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         stores = list(pool.map(lambda _: Store(url, busy_seconds=60), range(4)))
-    assert {opened.revision() for opened in stores} == {"0002"}
+    assert {opened.revision() for opened in stores} == {"0003"}
     for opened in stores:
         opened.close()
 

@@ -22,7 +22,7 @@ from pipelines.nimbus.processes.supervisor import chosen_name
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.records import Happened
 from tests.fake_nimbus import FakeNimbus
-from tests.nimbus.looks import NOW, RUNNING, SILENT, flow
+from tests.nimbus.looks import NOW, RUNNING, SILENT, cluster, flow
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -269,6 +269,8 @@ def test_status_of_all_shows_flows_and_supervisors(nimbus: FakeNimbus) -> None:
     assert "what it reads is gone: /data/in" in said(run("status"))
     assert "Problem: what it reads is gone: /data/in" in said(run("status", "flights"))
     assert "flights: what it reads is gone: /data/in" in said(run("top"))
+    ages = [deployed_view.supervisor_line(supervisor)["beat"] for supervisor in cluster().supervisors]
+    assert ages == ["0.5 s", "90 s, dead, blacklisted"]
     nimbus.flows = {"flights": flow("flights", RUNNING, SILENT), "trips": flow("trips", problem="not enough workers")}
     assert "│ s1 │ here │ 0 of 2 used │ 0.5 s │ yes │" in text
     assert [one["name"] for one in json.loads(run("status", "--json").stdout)["flows"]] == ["flights", "trips"]

@@ -193,7 +193,7 @@ class Leader:
         if not watching and seen == self._seen:
             return
         self._seen = seen
-        look = self._look(self._readable(flows, lease), watching)
+        look = self._look(self._readable(flows, lease), watching, lease)
         for application, members in look.flows.items():
             if lease.expires_at - self._clock() < self._lease_seconds / 2:
                 # Thousands of flows take longer to place than a lease lasts.
@@ -227,7 +227,7 @@ class Leader:
                 return False
         return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
 
-    def _look(self, flows: list[DeployedFlow], watching: bool) -> _Look:
+    def _look(self, flows: list[DeployedFlow], watching: bool, lease: Lease) -> _Look:
         supervisors = tuple(self._places.supervisors())
         now = self._clock()
         alive = frozenset(
@@ -235,12 +235,7 @@ class Leader:
         )
         if watching:
             self._watched_at = now
-            present = [
-                Supervisor(beat.supervisor, beat.ports, host=beat.host)
-                for beat in supervisors
-                if beat.supervisor in alive
-            ]
-            self._listed = self._blacklist.round(present)
+            self._list_hosts(supervisors, alive, lease)
         application = {flow.serial: application_of(flow) for flow in flows}
         members: dict[str, list[DeployedFlow]] = {}
         for flow in flows:
@@ -262,6 +257,18 @@ class Leader:
             for flow in flows
         }
         return _Look(alive, members, application, records, dead, UsedSlots(supervisors, records, now))
+
+    def _list_hosts(self, supervisors: Iterable[SupervisorBeat], alive: Container[str], lease: Lease) -> None:
+        """Count which supervisors and slots are missing, and tell which hosts are left out from now on."""
+        present = [
+            Supervisor(beat.supervisor, beat.ports, host=beat.host) for beat in supervisors if beat.supervisor in alive
+        ]
+        self._listed = self._blacklist.round(present)
+        # By what is written: another may have led before, and its list has ended with it.
+        told = {beat.host for beat in supervisors if beat.blacklisted}
+        if told != {*self._listed}:
+            self._places.blacklist(self._listed, under=lease)
+            logger.warning("blacklist", left_out=self._listed, again=sorted(told.difference(self._listed)))
 
     def _dead(
         self,
@@ -341,7 +348,7 @@ class Leader:
                 dead=[ids.planned(serial, task) for serial in ids.serials for task in look.dead.get(serial, ())],
                 alive=_left_alone(members, look, ids),
                 reassign=kind == "REBALANCE" and _resized(members, old),
-                blacklist=self._listed,
+                blacklist=self._avoided(members, look, kind),
                 now=self._clock(),
                 supervisor_timeout_seconds=self._settings.supervisor_timeout_seconds,
             )
@@ -369,6 +376,23 @@ class Leader:
             # Those that are placed stay where they are.
             return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
         return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
+
+    def _avoided(self, members: Iterable[DeployedFlow], look: _Look, kind: Kind) -> list[str]:
+        """Return the hosts to leave out: not one where a flow lives that nobody has asked to place again (rule 2.1.4).
+
+        MONITOR leaves alone what lives, wherever it is.
+        """
+        if kind == "MONITOR" or not self._listed:
+            return [*self._listed]
+        standing = {
+            worker.supervisor
+            for flow in members
+            if not flow.scratch and flow.serial in look.records
+            for worker in look.records[flow.serial].workers
+            if not look.dead[flow.serial].issuperset(worker.tasks)
+        }
+        stands_on = {supervisor.host for supervisor in look.used.supervisors() if supervisor.id in standing}
+        return [host for host in self._listed if host not in stands_on]
 
     def _earlier_lives(self, members: Iterable[DeployedFlow]) -> dict[int, AssignmentRecord]:
         """Return where flows that ask for it ran when they were deployed last, under their serials of today."""

@@ -177,12 +177,20 @@ class Places:
         with self._store.write() as connection:
             upsert(connection, supervisors, {"supervisor": supervisor, **told})
 
+    def blacklist(self, hosts: Iterable[str], *, under: Lease) -> None:
+        """Record which hosts the leader leaves out from now on."""
+        with self._store.write() as connection:
+            self._leases.guard(connection, under)
+            connection.execute(update(supervisors).values(blacklisted=supervisors.c.host.in_(list(hosts))))
+
     def supervisors(self) -> list[SupervisorBeat]:
         """Return all supervisors, silent ones too, by id."""
         query = select(supervisors).order_by(supervisors.c.supervisor)
         with self._store.read() as connection:
             return [
-                SupervisorBeat(row.supervisor, row.host, tuple(row.ports), row.started_at, row.beat_at)
+                SupervisorBeat(
+                    row.supervisor, row.host, tuple(row.ports), row.started_at, row.beat_at, bool(row.blacklisted)
+                )
                 for row in connection.execute(query)
             ]
 

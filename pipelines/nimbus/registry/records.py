@@ -168,13 +168,14 @@ class AssignmentRecord:
 
 @dataclass(frozen=True)
 class SupervisorBeat:
-    """A supervisor at its last beat."""
+    """A supervisor at its last beat; `blacklisted`: the leader leaves its host out (Nimbus rules 2.6)."""
 
     supervisor: str
     host: str
     ports: tuple[int, ...]
     started_at: float
     beat_at: float
+    blacklisted: bool = False
 
 
 @dataclass(frozen=True)

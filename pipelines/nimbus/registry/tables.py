@@ -123,6 +123,8 @@ supervisors = Table(
     Column("ports", JSON, nullable=False),
     Column("started_at", Double, nullable=False),
     Column("beat_at", Double, nullable=False),
+    # The leader's word: its host has failed again and again.
+    Column("blacklisted", Boolean),
 )
 
 beats = Table(
