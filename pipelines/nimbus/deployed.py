@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import catalog
 from pipelines.catalog.flow import FlowSettings
-from pipelines.errors import TrideltaError
+from pipelines.errors import AssignmentError, TrideltaError
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
 from pipelines.nimbus.flow_settings import SETTINGS, check_asked_columns, check_settings, check_user_workers
 from pipelines.nimbus.placement.model import Component, Demand, UserWorker
@@ -163,7 +163,11 @@ def changes_in_place(flow: DeployedFlow) -> bool:
 
 
 def demand_of(application: str, flows: list[DeployedFlow]) -> Demand:
-    """Return what an application asks the planner for: one component per query, with one task each."""
+    """Return what an application asks the planner for: one component per query, with one task each.
+
+    Args:
+        flows: Those that agree (`agreeing`).
+    """
     components = [
         Component(
             component_id(flow.name, query.group), 1, inputs=[component_id(flow.name, group) for group in query.inputs]
@@ -185,10 +189,43 @@ def demand_of(application: str, flows: list[DeployedFlow]) -> Demand:
         components,
         workers=max(flow.workers for flow in flows),
         user_workers=users,
-        hosts=sorted({host for flow in flows for host in flow.settings.get("hosts", ())}),
+        hosts=_common_hosts(flows),
         use_old_assignment=any(flow.settings.get("use_old_assignment") for flow in flows),
         single_master=False,
     )
+
+
+def agreeing(flows: Sequence[DeployedFlow]) -> tuple[list[DeployedFlow], dict[int, AssignmentError]]:
+    """Return the flows that can share an application, and by serial why each of the others cannot.
+
+    All run in the same processes: on hosts that each of them may use, with one master.
+
+    Args:
+        flows: Those of an application. One in front has its way.
+    """
+    agreed: list[DeployedFlow] = []
+    others: dict[int, AssignmentError] = {}
+    for flow in flows:
+        settings = flow.settings
+        hosts, master = settings.get("hosts"), settings.get("master")
+        beside = [other for other in agreed if other.settings.get("hosts")] if hosts else []
+        on = [other for other in agreed if other.settings.get("master") not in (None, master)] if master else []
+        if beside and not _common_hosts([*beside, flow]):
+            named = "; ".join(f"{other.name} names {', '.join(other.settings['hosts'])}" for other in beside)
+            problem = f"it names the hosts {', '.join(hosts)}, and in the same application {named}"
+        elif on:
+            problem = f"it names the master {master}, and in the same application {on[0].name} names another"
+        else:
+            agreed.append(flow)
+            continue
+        others[flow.serial] = AssignmentError(flow.name, problem, "let them agree, or name another application")
+    return agreed, others
+
+
+def _common_hosts(flows: Sequence[DeployedFlow]) -> list[str]:
+    """Return the hosts that all flows may use that name any; of flows that agree there is none only if nobody does."""
+    named = [{*hosts} for flow in flows if (hosts := flow.settings.get("hosts"))]
+    return sorted(set.intersection(*named)) if named else []
 
 
 def check_deployed(flow: DeployedFlow) -> None:

@@ -81,6 +81,52 @@ def test_a_flow_that_joins_an_application_moves_nobody(cluster: Cluster) -> None
     assert cluster.places_of("b").keys() == cluster.places_of("a").keys()
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"a": {"hosts": ["s1"]}, "b": {"hosts": ["s2"]}}, "hosts"),
+        ({"a": {"master": "spark://one:7077"}, "b": {"master": "spark://two:7077"}}, "master"),
+    ],
+)
+def test_flows_of_one_application_that_do_not_agree_are_not_placed_together(
+    cluster: Cluster, order: str, settings: dict[str, dict[str, object]], told: str
+) -> None:
+    """Nimbus rules 5.3.1: the only hosts that it may use. The later flow hears which one is in its way."""
+    cluster.supervisors(s1=[1, 2], s2=[1, 2])
+    for name in order:
+        cluster.submit(name, application="x", **settings[name])
+        cluster.look(0)
+    first, later = order
+    assert cluster.places_of(first)
+    assert cluster.registry.flow(first).problem is None
+    assert not cluster.places_of(later)
+    problem = str(cluster.registry.flow(later).problem)
+    assert told in problem
+    assert f"in the same application {first} names" in problem
+    cluster.update(later, application="x")
+    cluster.look(1)
+    assert cluster.places_of(later).keys() == cluster.places_of(first).keys()
+    assert cluster.registry.flow(later).problem is None
+
+
+def test_an_application_runs_on_the_hosts_that_all_its_flows_name(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2], s2=[1, 2], s3=[1, 2])
+    for name, hosts in (("a", ["s3", "s2"]), ("b", ["s1", "s2"]), ("c", []), ("d", ["s1", "s3"])):
+        cluster.submit(name, application="x", hosts=hosts)
+    cluster.look(0)
+    places = [cluster.places_of(name) for name in "abc"]
+    assert {supervisor for place in places for supervisor, _ in place} == {"s2"}
+    assert "a names s3, s2; b names s1, s2" in str(cluster.registry.flow("d").problem)
+    # One that stands does not give way to who asks for something else later.
+    cluster.registry.kill("d", wait_seconds=0)
+    cluster.update("a", application="x", hosts=["s3"])
+    cluster.look(1)
+    assert {supervisor for supervisor, _ in cluster.places_of("b")} == {"s2"}
+    assert "it names the hosts s3" in str(cluster.registry.flow("a").problem)
+    assert {supervisor for supervisor, _ in cluster.places_of("a")} == {"s2"}
+
+
 def test_a_version_with_an_application_of_its_own_leaves_the_shared_one(cluster: Cluster) -> None:
     cluster.supervisors(s1=[1, 2], s2=[1])
     for name in ("a", "b"):

@@ -195,6 +195,17 @@ def test_a_flow_that_leaves_for_a_spark_of_its_own_restarts_nobody(
     assert look()
 
 
+def test_the_master_is_that_of_flows_that_stand(registry: Registry) -> None:
+    """The leader refuses another one beside them, and who asked for it stays where it is."""
+    named = [replace(content("a"), settings={"application": "x", "master": f"spark://{n}:7077"}) for n in (1, 2)]
+    for name in ("a", "b"):
+        registry.submit(name, named[0])
+    registry.update("a", named[1])
+    assert asked_of(registry.flows()).master == "spark://1:7077"
+    registry.update("b", named[1])
+    assert asked_of(registry.flows()).master == "spark://2:7077"
+
+
 def test_flows_that_came_or_went_make_no_rebalance_a_restart(
     registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

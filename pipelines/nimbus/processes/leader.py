@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pipelines import logs
 from pipelines.causes import named, shortened
 from pipelines.errors import AssignmentError
-from pipelines.nimbus.deployed import application_of, check_deployed, component_id, demand_of, queries_of
+from pipelines.nimbus.deployed import (
+    agreeing,
+    application_of,
+    check_deployed,
+    component_id,
+    demand_of,
+    queries_of,
+)
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, RegistryError
 from pipelines.nimbus.placement.blacklist import Blacklist
 from pipelines.nimbus.placement.model import Assignment, Kind, Supervisor, Worker
@@ -323,7 +330,13 @@ class Leader:
                 self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
-        members = sorted(members, key=lambda flow: flow.serial)
+        # Those that stand come first, and then who came first.
+        members.sort(key=lambda flow: (flow.serial not in look.records, flow.scratch, flow.serial))
+        agreed, refused = agreeing(members)
+        for flow in members:
+            if flow.serial in refused:
+                self._tell(flow, f"{_UNPLACED}{refused[flow.serial]}", lease)
+        members = sorted(agreed, key=lambda flow: flow.serial)
         kind = self._kind(members, look)
         if kind is None:
             for flow in members:

@@ -550,7 +550,9 @@ def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
     if len(_applications(here)) > 1:
         # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
         own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
-    master = next((flow.settings["master"] for flow in own if flow.settings.get("master")), own_master())
+    # One that names another than a flow beside it is told so by the leader, and placed again only when they agree.
+    standing = sorted(own, key=lambda flow: (flow.scratch, flow.serial))
+    master = next((flow.settings["master"] for flow in standing if flow.settings.get("master")), own_master())
     conf: dict[str, object] = {}
     for flow in own:
         conf |= flow.settings.get("spark", {})
