@@ -238,6 +238,53 @@ def test_silent_tasks_of_a_dead_supervisor_are_placed_again_and_others_stay(clus
             assert set(tasks) <= set(after[slot])
 
 
+@pytest.mark.parametrize("unmet", ["rebalance", "update", "another flow", "another flow's update", "nothing"])
+def test_a_lost_host_is_replaced_though_a_wish_cannot_be_met(cluster: Cluster, unmet: str) -> None:
+    """docs/faults.md: on other hosts that have free slots. The wish stays, and is met once it can be."""
+    cluster.supervisors(s1=[1], s2=[1])
+    cluster.submit("a", queries=3, application="x")
+    cluster.look(0)
+    ((here, _),) = cluster.places_of("a")
+    left = "s2" if here == "s1" else "s1"
+    if unmet == "another flow's update":
+        cluster.submit("b", application="x")
+        cluster.look(0)
+    wish_of(cluster, unmet)
+    cluster.look(1)
+    for _ in range(20):
+        cluster.supervisors(**{left: [1]})
+        cluster.look()
+    assert {supervisor for supervisor, _ in cluster.places_of("a")} == {left}
+    if unmet == "nothing":
+        return
+    assert "there's no enough worker" in str(cluster.registry.flow("a").problem)
+    assert (unmet in ("rebalance", "update")) is cluster.registry.flow("a").scratch
+    revision = cluster.places.revisions()
+    cluster.supervisors(**{left: [1]})
+    cluster.beat(cluster.registry.flow("a"))
+    cluster.look()
+    assert cluster.places.revisions() == revision
+    cluster.supervisors(**{left: [1, 2, 3], "s7": [1]})
+    cluster.look()
+    assert cluster.registry.flow("a").problem is None
+    assert len(cluster.places_of("a")) == (3 if cluster.registry.flow("a").workers == 3 else 1)
+
+
+def wish_of(cluster: Cluster, unmet: str) -> None:
+    cluster.beat(cluster.registry.flow("a"))
+    match unmet:
+        case "rebalance":
+            cluster.registry.rebalance("a", Request(workers=3), wait_seconds=10)
+            cluster.look(1)
+            cluster.beat(cluster.registry.flow("a"), "drained")
+        case "update":
+            cluster.registry.update("a", replace(cluster.registry.flow("a").version.content, workers=3))
+        case "another flow":
+            cluster.submit("b", application="x", hosts=["s7"])
+        case "another flow's update":
+            cluster.update("b", application="x", hosts=["s7"])
+
+
 def test_tasks_that_beat_are_left_alone_though_their_supervisor_is_dead(cluster: Cluster) -> None:
     """Nimbus rules 5.1.4."""
     cluster.supervisors(s1=[1], s2=[1])

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from pipelines import logs
 from pipelines.causes import named, shortened
@@ -330,46 +331,80 @@ class Leader:
                 self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
-        # Those that stand come first, and then who came first.
-        members.sort(key=lambda flow: (flow.serial not in look.records, flow.scratch, flow.serial))
-        agreed, refused = agreeing(members)
-        for flow in members:
-            if flow.serial in refused:
-                self._tell(flow, f"{_UNPLACED}{refused[flow.serial]}", lease)
-        members = sorted(agreed, key=lambda flow: flow.serial)
+        members = self._agreed(members, look, lease)
         kind = self._kind(members, look)
         if kind is None:
             for flow in members:
                 self._take_back(flow, lease)
             return
+        draining = any(flow.status is Status.REBALANCING for flow in members)
+        if draining and kind != "MONITOR" and all(flow.serial in look.records for flow in members):
+            # Whoever shares its application waits for the moment until it has drained.
+            return
+        try:
+            plan = self._planned(application, members, kind, look)
+        except AssignmentError as error:
+            if kind != "MONITOR":
+                self._recover(application, members, look)
+            for flow in members:
+                self._tell(flow, f"{_UNPLACED}{error}", lease)
+            return
+        for flow in members:
+            self._registry.problem(flow, None, under=lease)
+        self._keep(members, plan, look)
+
+    def _agreed(self, members: list[DeployedFlow], look: _Look, lease: Lease) -> list[DeployedFlow]:
+        """Return the flows that can share an application, in the order of their serials; the others hear why not."""
+        # Those that stand come first, and then who came first.
+        members = sorted(members, key=lambda flow: (flow.serial not in look.records, flow.scratch, flow.serial))
+        agreed, refused = agreeing(members)
+        for flow in members:
+            if flow.serial in refused:
+                self._tell(flow, f"{_UNPLACED}{refused[flow.serial]}", lease)
+        return sorted(agreed, key=lambda flow: flow.serial)
+
+    def _planned(
+        self, application: str, members: list[DeployedFlow], kind: Kind, look: _Look, workers: int | None = None
+    ) -> _Plan:
+        """Plan an application.
+
+        Args:
+            workers: How many it is to have; None: as many as its flows ask for.
+        """
         ids = _Ids(members, look.records)
         old = _former(application, _places_of(application, members, look), ids)
         if old is None:
             earlier = self._earlier_lives(members)
             kind, places = "NEW", {serial: record.workers for serial, record in earlier.items()}
             old = _former(application, places, _Ids(members, earlier))
-        draining = any(flow.status is Status.REBALANCING for flow in members)
-        if draining and kind != "MONITOR" and all(flow.serial in look.records for flow in members):
-            # Whoever shares its application waits for the moment until it has drained.
-            return
-        try:
-            made = plan_assignment(
-                look.used.supervisors(),
-                demand_of(application, members),
-                kind=kind,
-                old=old,
-                dead=[ids.planned(serial, task) for serial in ids.serials for task in look.dead.get(serial, ())],
-                alive=_left_alone(members, look, ids),
-                reassign=kind == "REBALANCE" and _resized(members, old),
-                blacklist=self._avoided(members, look, kind),
-                now=self._clock(),
-                supervisor_timeout_seconds=self._settings.supervisor_timeout_seconds,
-            )
-        except AssignmentError as error:
-            for flow in members:
-                self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
-            return
-        self._keep(members, made, kind, ids, look, lease)
+        demand = demand_of(application, members)
+        made = plan_assignment(
+            look.used.supervisors(),
+            demand if workers is None else replace(demand, workers=workers),
+            kind=kind,
+            old=old,
+            dead=[ids.planned(serial, task) for serial in ids.serials for task in look.dead.get(serial, ())],
+            alive=_left_alone(members, look, ids),
+            reassign=kind == "REBALANCE" and _resized(members, old),
+            blacklist=self._avoided(members, look, kind),
+            now=self._clock(),
+            supervisor_timeout_seconds=self._settings.supervisor_timeout_seconds,
+        )
+        return _Plan(kind, ids, made)
+
+    def _recover(self, application: str, members: Iterable[DeployedFlow], look: _Look) -> None:
+        """Place what is dead again beside a wish that cannot be met: with as many workers as before. The wish stays.
+
+        Where the wish of one that has a place is in the way of that, too, it is done for the others alone.
+        """
+        placed = [flow for flow in members if flow.serial in look.records]
+        for some in (placed, [flow for flow in placed if not flow.scratch]):
+            if not any(look.dead[flow.serial] for flow in some):
+                continue
+            before = {(on.supervisor, on.port) for flow in some for on in look.records[flow.serial].workers}
+            with suppress(AssignmentError):
+                self._keep(some, self._planned(application, some, "MONITOR", look, len(before)), look)
+                return
 
     def _tell(self, flow: DeployedFlow, problem: str, lease: Lease) -> None:
         self._told[flow.serial] = shortened(problem)
@@ -413,25 +448,22 @@ class Leader:
         last = ((flow.serial, self._places.last_assignment(flow.name)) for flow in asking)
         return {serial: record for serial, record in last if record is not None}
 
-    def _keep(
-        self, members: list[DeployedFlow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease
-    ) -> None:
+    def _keep(self, members: Iterable[DeployedFlow], plan: _Plan, look: _Look) -> None:
         slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
-        for worker in made.workers:
+        for worker in plan.made.workers:
             for planned in worker.tasks:
-                serial, task = ids.of_component[made.components[planned]]
+                serial, task = plan.ids.of_component[plan.made.components[planned]]
                 slots[serial].setdefault(worker.slot, []).append(task)
         for flow in members:
-            self._registry.problem(flow, None, under=lease)
             record = look.records.get(flow.serial)
             before = {(row.supervisor, row.port): sorted(row.tasks) for row in record.workers} if record else None
             now = {slot: sorted(tasks) for slot, tasks in slots[flow.serial].items()}
-            if before == now and not flow.scratch:
+            if before == now and (plan.kind == "MONITOR" or not flow.scratch):
                 continue
             look.used.place(flow.serial, now)
-            self._placed.append(Placing(flow, now, kind if record else "NEW"))
-        for note in made.notes:
-            logger.warning("assignment", application=made.flow, note=note)
+            self._placed.append(Placing(flow, now, plan.kind if record else "NEW"))
+        for note in plan.made.notes:
+            logger.warning("assignment", application=plan.made.flow, note=note)
 
     def _assign(self, lease: Lease) -> None:
         """Write down what was placed. A flow that was removed meanwhile has no place."""
@@ -441,6 +473,15 @@ class Leader:
             if placing.flow.serial in made:
                 slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in placing.slots.items()}
                 logger.info("assigned", flow=placing.flow.name, kind=placing.kind, slots=slots)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The planned assignment of an application, and the numbers of its tasks there."""
+
+    kind: Kind
+    ids: _Ids
+    made: Assignment
 
 
 def _content_of(flow: DeployedFlow) -> object:

@@ -110,9 +110,10 @@ class Places:
         if row is None or row.removed_at is not None:
             return None
         self._put(connection, flow, self._read(connection, flow.serial), placed, kind)
-        # An update or a rebalance may have asked for another assignment since the planner looked.
+        # An update or a rebalance may have asked for another assignment since the planner looked. What MONITOR places again
+        # beside such a wish does not meet it.
         looked = (flow.scratch, flow.version.number, flow.scale.to_json())
-        if looked == (row.scratch, row.version, row.scale):
+        if kind != "MONITOR" and looked == (row.scratch, row.version, row.scale):
             connection.execute(update(flows).where(flows.c.serial == flow.serial).values(scratch=False))
         return self._read(connection, flow.serial)
 
