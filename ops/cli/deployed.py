@@ -146,6 +146,7 @@ def update(
         if not no_wait:
             seen = _again(there, seen, wait_at_most, as_json)
         _show(seen, "updated", as_json, supervisor=started)
+        _end(seen)
 
 
 @verb(app, panel=PANEL)
@@ -165,6 +166,7 @@ def rollback(
         if not no_wait:
             seen = _again(there, seen, wait_at_most, as_json)
         _show(seen, "rolled back", as_json)
+        _end(seen)
 
 
 @verb(app, panel=PANEL)
@@ -245,6 +247,7 @@ def rebalance(
             within = wait_at_most + (30.0 if wait_seconds is None else wait_seconds)
             seen = _again(there, seen, within, as_json)
         _show(seen, "rebalanced", as_json, **more)
+        _end(seen)
 
 
 def _clustered(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool) -> dict[str, Any]:
@@ -492,3 +495,9 @@ def _show(seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:
     if seen.problem:
         rendering.say(f"Problem: {seen.problem}")
     rendering.say(f"See: tridelta status {seen.name}, tridelta logs {seen.name} -f")
+
+
+def _end(changed: FlowStatus) -> None:
+    """End with exit code 1 if a flow has a problem after its change; one that waits for its change may have an old one."""
+    if changed.problem and changed.status != "REBALANCING":
+        raise typer.Exit(1)

@@ -247,8 +247,9 @@ def test_a_lost_host_is_replaced_though_a_wish_cannot_be_met(cluster: Cluster, u
     ((here, _),) = cluster.places_of("a")
     left = "s2" if here == "s1" else "s1"
     if unmet == "another flow's update":
-        cluster.submit("b", application="x")
+        flow = cluster.submit("b", application="x")
         cluster.look(0)
+        cluster.beat(flow)
     wish_of(cluster, unmet)
     cluster.look(1)
     for _ in range(20):
@@ -257,7 +258,9 @@ def test_a_lost_host_is_replaced_though_a_wish_cannot_be_met(cluster: Cluster, u
     assert {supervisor for supervisor, _ in cluster.places_of("a")} == {left}
     if unmet == "nothing":
         return
-    assert "there's no enough worker" in str(cluster.registry.flow("a").problem)
+    assert str(cluster.registry.flow("a").problem).startswith("it stays where it is: ")
+    if unmet == "another flow's update":
+        assert str(cluster.registry.flow("b").problem).startswith("it cannot be placed: ")
     assert (unmet in ("rebalance", "update")) is cluster.registry.flow("a").scratch
     revision = cluster.places.revisions()
     cluster.supervisors(**{left: [1]})
@@ -283,6 +286,26 @@ def wish_of(cluster: Cluster, unmet: str) -> None:
             cluster.submit("b", application="x", hosts=["s7"])
         case "another flow's update":
             cluster.update("b", application="x", hosts=["s7"])
+
+
+def test_of_a_flow_that_goes_on_nobody_says_that_it_has_no_place(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    cluster.submit("a", queries=3)
+    cluster.look(0)
+    wish_of(cluster, "rebalance")
+    cluster.look(1)
+    cluster.beat(cluster.registry.flow("a"), "drained")
+    cluster.look(1)
+    seen = cluster.registry.flow("a")
+    assert (seen.status, len(cluster.places_of("a"))) == (Status.ACTIVE, 1)
+    assert str(seen.problem).startswith("it stays where it is: ")
+    cluster.supervisors(s1=[])
+    cluster.look(1000)
+    assert str(cluster.registry.flow("a").problem).startswith("it cannot be placed: ")
+    cluster.supervisors(s1=[1])
+    cluster.registry.rebalance("a", Request(workers=1), wait_seconds=0)
+    cluster.look(0)
+    assert cluster.registry.flow("a").problem is None
 
 
 def test_tasks_that_beat_are_left_alone_though_their_supervisor_is_dead(cluster: Cluster) -> None:

@@ -116,8 +116,12 @@ class _Look:
     dead: Mapping[int, set[int]]
     used: UsedSlots
 
+    def stays(self, flow: DeployedFlow) -> bool:
+        """Return whether a flow that is not placed now goes on in its place."""
+        return flow.serial in self.records and not self.dead[flow.serial]
 
-_UNPLACED = "it cannot be placed: "
+
+_UNPLACED, _STAYS = "it cannot be placed: ", "it stays where it is: "
 
 
 class Leader:
@@ -198,7 +202,8 @@ class Leader:
             self._clock() - self._watched_at >= self._settings.monitor_seconds or self._clock() < self._watched_at
         )
         seen = tuple((flow.serial, flow.version.number, flow.scratch, flow.status) for flow in flows)
-        if not watching and seen == self._seen:
+        # One that waits for places already looks the same after another rebalance.
+        if not (watching or fired) and seen == self._seen:
             return
         self._seen = seen
         look = self._look(self._readable(flows, lease), watching, lease)
@@ -328,7 +333,7 @@ class Leader:
         except Exception as error:
             logger.exception("not placed", application=application)
             for flow in members:
-                self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
+                self._refuse(flow, f"{type(error).__name__}: {error}", look.stays(flow), lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
         members = self._agreed(members, look, lease)
@@ -344,10 +349,9 @@ class Leader:
         try:
             plan = self._planned(application, members, kind, look)
         except AssignmentError as error:
-            if kind != "MONITOR":
-                self._recover(application, members, look)
+            recovered = [] if kind == "MONITOR" else self._recover(application, members, look)
             for flow in members:
-                self._tell(flow, f"{_UNPLACED}{error}", lease)
+                self._refuse(flow, str(error), flow in recovered or look.stays(flow), lease)
             return
         for flow in members:
             self._registry.problem(flow, None, under=lease)
@@ -360,7 +364,7 @@ class Leader:
         agreed, refused = agreeing(members)
         for flow in members:
             if flow.serial in refused:
-                self._tell(flow, f"{_UNPLACED}{refused[flow.serial]}", lease)
+                self._refuse(flow, str(refused[flow.serial]), look.stays(flow), lease)
         return sorted(agreed, key=lambda flow: flow.serial)
 
     def _planned(
@@ -392,10 +396,13 @@ class Leader:
         )
         return _Plan(kind, ids, made)
 
-    def _recover(self, application: str, members: Iterable[DeployedFlow], look: _Look) -> None:
+    def _recover(self, application: str, members: Iterable[DeployedFlow], look: _Look) -> list[DeployedFlow]:
         """Place what is dead again beside a wish that cannot be met: with as many workers as before. The wish stays.
 
         Where the wish of one that has a place is in the way of that, too, it is done for the others alone.
+
+        Returns:
+            The flows whose dead tasks have places now.
         """
         placed = [flow for flow in members if flow.serial in look.records]
         for some in (placed, [flow for flow in placed if not flow.scratch]):
@@ -404,7 +411,11 @@ class Leader:
             before = {(on.supervisor, on.port) for flow in some for on in look.records[flow.serial].workers}
             with suppress(AssignmentError):
                 self._keep(some, self._planned(application, some, "MONITOR", look, len(before)), look)
-                return
+                return some
+        return []
+
+    def _refuse(self, flow: DeployedFlow, why: str, stays: bool, lease: Lease) -> None:
+        self._tell(flow, f"{_STAYS if stays else _UNPLACED}{why}", lease)
 
     def _tell(self, flow: DeployedFlow, problem: str, lease: Lease) -> None:
         self._told[flow.serial] = shortened(problem)
@@ -413,7 +424,7 @@ class Leader:
     def _take_back(self, flow: DeployedFlow, lease: Lease) -> None:
         """Clear a problem of placing: the flow has its places. One that its worker has told is not known to be over."""
         told = self._told.pop(flow.serial, None)
-        if flow.problem is not None and (flow.problem == told or flow.problem.startswith(_UNPLACED)):
+        if flow.problem is not None and (flow.problem == told or flow.problem.startswith((_UNPLACED, _STAYS))):
             self._registry.problem(flow, None, under=lease)
 
     def _kind(self, members: list[DeployedFlow], look: _Look) -> Kind | None:

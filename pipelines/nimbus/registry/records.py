@@ -60,7 +60,7 @@ class DeployedFlow:
         scale: What rebalances have set on top of the version.
         scratch: Its next assignment is to be made from scratch, not only for the tasks that are dead.
         removed_at: When it was removed; None while it is alive.
-        problem: Why it has no place, in a sentence; None if it has one.
+        problem: Why it has no place, or not the one that was asked for, in a sentence.
     """
 
     serial: int
