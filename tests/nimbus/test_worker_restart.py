@@ -432,6 +432,60 @@ def test_a_version_that_cannot_be_read_ends_its_own_tasks_alone(
     assert worker._tasks.keys() == {(neighbour.serial, 1)}
 
 
+@pytest.mark.parametrize(
+    ("what", "timeout", "seconds"),
+    [("move", None, 30), ("move", 7, 7), ("move", 0, 0), ("rebalance", 60, 0), ("kill", 60, 0)],
+)
+def test_a_task_that_is_placed_elsewhere_drains_first(
+    registry: Registry,
+    worker: WorkerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    timeout: int | None,
+    seconds: int,
+) -> None:
+    """Its flow did not drain before: slots have come for an earlier wish, or another flow joins. After a rebalance it has."""
+    now = 1000.0
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now)
+    settings = {} if timeout is None else {"message_timeout_seconds": timeout}
+    flow = registry.submit("a", replace(content("a"), settings=settings))
+    task = FakeTask(flow)
+    worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+    if what == "rebalance":
+        task.figures.state = "draining"
+    if what == "kill":
+        registry.kill("a", wait_seconds=0)
+        registry.fire()
+    assert worker._flows() == {}
+    worker._follow({})
+    assert task.told == (["leave"] if seconds else ["leave", "force"])
+    task.figures.state = "draining"
+    now += seconds - 0.1
+    worker._follow({})
+    assert ("force" in task.told) is (seconds == 0)
+    now += 0.2
+    worker._follow({})
+    assert task.told[-1] == "force"
+
+
+def test_a_task_that_comes_back_while_it_drains_has_its_time_anew(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now)
+    flow = registry.submit("a", content("a"))
+    task = FakeTask(flow)
+    worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+    worker._flows()
+    worker._revisions = {flow.serial: 1}
+    worker._follow({})
+    now += 29
+    worker._follow({(flow.serial, 1): flow})
+    now += 2
+    worker._follow({})
+    assert task.told == ["leave", "accept True", "leave"]
+
+
 @pytest.mark.parametrize(("state", "told"), [("running", ["accept True"]), ("draining", ["accept True", "force"])])
 def test_only_a_task_that_drains_is_forced_by_another_assignment(
     registry: Registry, worker: WorkerProcess, state: str, told: list[str]

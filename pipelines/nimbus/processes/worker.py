@@ -44,6 +44,7 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
+from pipelines.nimbus.registry.lifecycle import delay_seconds
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -116,6 +117,10 @@ class WorkerProcess:
         self._renewed_at = 0.0
         self._supervised_at = time.monotonic()
         self._revisions: dict[int, int] = {}
+        self._deployed: dict[int, DeployedFlow] = {}
+        """All deployed flows, by serial."""
+        self._leave_by: dict[Key, float] = {}
+        """Until when tasks may drain that are not to run here any more."""
         self._held: dict[int, int] = {}
         """By flow its new version, which waits for the end of requests."""
         self._server: Server | None = None
@@ -214,7 +219,8 @@ class WorkerProcess:
     def _flows(self) -> dict[Key, DeployedFlow]:
         """Return the flows that the registry puts into the slot."""
         here = self._places.in_slot(*self._slot)
-        flows = {flow.serial: flow for flow in self._registry.flows() if flow.serial in here}
+        self._deployed = {flow.serial: flow for flow in self._registry.flows()}
+        flows = {serial: flow for serial, flow in self._deployed.items() if serial in here}
         self._revisions = dict.fromkeys(flows, 0) | self._places.revisions()
         return {(serial, task): flow for serial, flow in flows.items() for task in here[serial]}
 
@@ -228,11 +234,12 @@ class WorkerProcess:
             self._server.take()
         for key, task in self._tasks.items():
             if key in flows:
+                self._leave_by.pop(key, None)
                 self._steer(task, flows[key], held)
                 continue
+            has_time = self._has_time(key, task)
             task.leave()
-            if key[0] not in here or not _outdated(task, here[key[0]]):
-                # The flow is removed, or the query placed elsewhere: its time to drain is over.
+            if not has_time and (key[0] not in here or not _outdated(task, here[key[0]])):
                 task.force()
         if not self.ending.is_set():
             for key in flows.keys() - self._tasks.keys():
@@ -242,6 +249,20 @@ class WorkerProcess:
                 self._read_to_the_end(here[serial])
             self._former.clear()
             self._restart_for_other_code(here)
+
+    def _has_time(self, key: Key, task: Task) -> bool:
+        """Return whether a task that is not to run here any more may drain: its new place waits for its lease.
+
+        A rebalance has drained it for as long as it was to. Whatever else moves it (slots that come late, a flow that joins,
+        an update) has not.
+        """
+        flow = self._deployed.get(key[0])
+        if flow is None:
+            return False
+        if key not in self._leave_by:
+            seconds = 0.0 if task.figures.state == DRAINING else _drain_seconds(flow)
+            self._leave_by[key] = time.monotonic() + seconds
+        return time.monotonic() < self._leave_by[key]
 
     def _restart_for(self, flows: list[DeployedFlow]) -> set[int]:
         """End where a flow's new version needs another process. Return the flows whose new version waits for it.
@@ -407,6 +428,7 @@ class WorkerProcess:
 
     def _collect(self, key: Key) -> None:
         task = self._tasks.pop(key)
+        self._leave_by.pop(key, None)
         if task.ran:
             self._ran.add(key[0])
         if task.lost is not None:
@@ -570,6 +592,12 @@ def _most_partitions(flows: Iterable[DeployedFlow]) -> int:
 def _outdated(task: Task, flow: DeployedFlow) -> bool:
     """Return whether a task runs another version of this flow."""
     return task.flow.serial == flow.serial and task.flow.version.number != flow.version.number
+
+
+def _drain_seconds(flow: DeployedFlow) -> float:
+    """Return for how long a flow drains if nobody has said it."""
+    timeout = flow.settings.get("message_timeout_seconds") if _readable([flow]) else None
+    return delay_seconds(None, timeout)
 
 
 def _query_of(flow: DeployedFlow, task: int) -> deployed.DeployedQuery | None:
