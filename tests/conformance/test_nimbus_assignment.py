@@ -51,8 +51,16 @@ def test_rule_5_1_1_no_supervisor_alive() -> None:
     assert plan_assignment([Supervisor("s1", [1], silent_seconds=180)], flow(1, 1)).workers
 
 
-def test_rule_5_1_2_without_an_assignment_it_is_new() -> None:
-    assert plan_assignment(hosts(4), flow(), kind="MONITOR") == plan_assignment(hosts(4), flow())
+@pytest.mark.parametrize("up", [[], [Supervisor("s1", [])], [Supervisor("s1", [1], used=[1])]])
+@pytest.mark.parametrize("kind", ["NEW", "REBALANCE", "MONITOR"])
+def test_rule_5_1_1_nothing_to_place_on(up: list[Supervisor], kind: Kind) -> None:
+    with pytest.raises(AssignmentError):
+        plan_assignment(up, flow(), kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["REBALANCE", "MONITOR"])
+def test_rule_5_1_2_without_an_assignment_it_is_new(kind: Kind) -> None:
+    assert plan_assignment(hosts(4), flow(), kind=kind) == plan_assignment(hosts(4), flow())
 
 
 def test_rule_5_1_3_all_tasks_of_a_dead_tasks_worker_are_dead() -> None:
@@ -60,6 +68,18 @@ def test_rule_5_1_3_all_tasks_of_a_dead_tasks_worker_are_dead() -> None:
     found = plan_assignment(hosts(4, 4), flow(), kind="MONITOR", old=old, dead=[3])
     assert found.moved == {3, 4}
     assert placed(found)["s1", 1] == (1, 2)
+
+
+def test_rule_5_1_3_all_tasks_of_two_dead_workers_move_and_no_other() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s1", 2, [3, 4]), ("s2", 1, [5, 6]), ("s2", 2, [7]))
+    found = plan_assignment(hosts(4, 4), flow(7, 4), kind="MONITOR", old=old, dead=[2, 7], now=9.0)
+    assert found.moved == {1, 2, 7} == {task for task, at in found.started.items() if at == 9.0}
+
+
+def test_rule_5_1_3_a_silent_supervisor_is_lost() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    up = [Supervisor("s1", [1, 2]), Supervisor("s2", [1, 2], silent_seconds=500)]
+    assert placed(plan_assignment(up, flow(), kind="MONITOR", old=old)) == {("s1", 1): (1, 2), ("s1", 2): (3, 4)}
 
 
 @pytest.mark.parametrize("kind", [None, "bolt", "master"])
@@ -83,6 +103,14 @@ def test_rule_5_1_4_a_rebalanced_flow_gets_its_own_slots_again() -> None:
     assert groups(plan_assignment(full, flow(), kind="REBALANCE", old=old, reassign=True)) == [(1, 3), (2, 4)]
     with pytest.raises(NotEnoughWorkersError):
         plan_assignment(full, flow())
+
+
+@pytest.mark.parametrize("used", [[], [1], [1, 2]])
+@pytest.mark.parametrize("kind", ["REBALANCE", "MONITOR"])
+def test_rule_5_1_4_own_slots_may_be_among_the_used_ones(used: list[int], kind: Kind) -> None:
+    old = stood(("s1", 1, [1, 2]), ("s1", 2, [3, 4]))
+    found = plan_assignment([Supervisor("s1", [1, 2, 3], used=used)], flow(), kind=kind, old=old)
+    assert placed(found) == placed(old)
 
 
 def test_rule_5_1_4_a_dead_workers_slot_serves_again_only_where_there_is_no_other() -> None:
@@ -113,6 +141,12 @@ def test_rule_5_1_6_dead_tasks_are_placed_though_as_many_workers_stand_as_are_wa
     assert groups(found) == [(1,), (2,), (3,)]
 
 
+def test_rule_5_1_6_a_lost_worker_without_a_free_slot() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    with pytest.raises(NotEnoughWorkersError, match="allocWorkerNum=1, availableWorkerNum=0"):
+        plan_assignment(hosts(1), flow(), kind="MONITOR", old=old)
+
+
 def test_rule_5_1_6_a_bad_kind() -> None:
     with pytest.raises(AssignmentError, match="Invalid assign type 4"):
         plan_assignment(hosts(4), flow(), kind="4")  # type: ignore[arg-type]
@@ -123,6 +157,13 @@ def test_rule_5_1_7_start_times() -> None:
     old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4, 5]))
     found = plan_assignment(hosts(4, 4), flow(4), kind="MONITOR", old=old, dead=[1], now=9.0)
     assert found.started == {1: 9.0, 2: 9.0, 3: 1.0, 4: 1.0}
+
+
+def test_rule_5_1_7_a_rebalance_gives_new_times_to_what_moves() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    found = plan_assignment(hosts(2, 2), flow(5), kind="REBALANCE", old=old, now=8.0)
+    assert found.started == {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 8.0}
+    assert set(plan_assignment(hosts(2, 2), flow(), old=old, now=8.0).started.values()) == {8.0}
 
 
 def test_rule_5_1_8_local_mode_is_one_worker() -> None:
@@ -205,6 +246,19 @@ def test_rule_5_3_2_too_many_user_defined_workers_are_dropped() -> None:
 def test_rule_5_3_2_a_user_worker_takes_what_there_is() -> None:
     """[run]: nine of four tasks."""
     assert groups(plan_assignment(hosts(4, 4), flow(4, 2, user_workers=[UserWorker({"b": 9})]))) == [(1, 2, 3, 4)]
+
+
+def test_rule_5_3_2_no_task_is_left_for_an_entry() -> None:
+    wanted = [UserWorker({"b": 4}, "s2"), UserWorker({"b": 1}, "s1", 2)]
+    assert placed(plan_assignment(hosts(2, 2), flow(user_workers=wanted))) == {("s2", 1): (1, 2, 3, 4)}
+
+
+def test_rule_5_3_2_tasks_of_several_components() -> None:
+    wanted = [UserWorker({"c": 2, "b": 1}, "s2"), UserWorker({"c": 5}, "s1")]
+    demand = Demand("f", [Component("b", 3), Component("c", 3)], 3, user_workers=wanted)
+    found = plan_assignment(hosts(2, 2), demand)
+    assert placed(found)["s2", 1] == (1, 4, 5)
+    assert (found.places()[6][0], loads(found)) == ("s1", [1, 2, 3])
 
 
 def test_rule_5_3_2_a_user_worker_whose_tasks_run_is_skipped() -> None:
@@ -333,6 +387,19 @@ def test_rule_5_3_4_a_full_host_sends_a_user_worker_elsewhere() -> None:
 def test_rule_5_3_4_a_worker_does_not_take_the_port_that_another_wants() -> None:
     wanted = [UserWorker({"b": 2}, "s1"), UserWorker({"b": 2}, "s1", 1)]
     assert placed(plan_assignment(hosts(4), flow(user_workers=wanted)))["s1", 1] == (3, 4)
+
+
+def test_rule_5_3_4_the_wanted_port_or_any_other_of_the_host() -> None:
+    up = [Supervisor("s1", [1, 2, 3], used=[2]), Supervisor("s2", [1, 2, 3])]
+    wanted = [UserWorker({"b": 2}, "s1", 2), UserWorker({"b": 2}, "s1", 9)]
+    assert placed(plan_assignment(up, flow(user_workers=wanted))) == {("s1", 1): (1, 2), ("s1", 3): (3, 4)}
+
+
+@pytest.mark.parametrize(("free", "expected"), [(4, {"s2": 3}), (2, {"s1": 1, "s2": 2})])
+def test_rule_5_3_4_a_host_over_the_theory_comes_last(free: int, expected: dict[str, int]) -> None:
+    """With six of eight slots used it has more than (6 + 3) / 2 + 1."""
+    up = [Supervisor("s1", range(8), used=range(6)), Supervisor("s2", range(free))]
+    assert spread(plan_assignment(up, flow(3, 3))) == expected
 
 
 @pytest.mark.parametrize(

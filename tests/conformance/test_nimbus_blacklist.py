@@ -36,6 +36,18 @@ def test_bad_slot(bad_slots: bool, expected: tuple[str, ...]) -> None:
     assert after(blacklist(bad_slots=bad_slots), [ALL, {0: {0}}, {0: {0}}, ALL])[-1] == expected
 
 
+@pytest.mark.parametrize(("apart", "listed"), [(1, True), (19, True), (20, False)])
+def test_failures_count_within_the_window_only(apart: int, listed: bool) -> None:
+    """200 s are twenty rounds."""
+    one = blacklist()
+    after(one, [ALL, {0: GONE}, *[ALL] * (apart - 1), {0: GONE}])
+    assert one.round(cluster(ALL)) == (("host-0",) if listed else ())
+
+
+def test_who_was_never_there_is_not_missed() -> None:
+    assert set(after(blacklist(), [{2: GONE}] * 9)) == {()}
+
+
 def test_resume_blacklist() -> None:
     one = blacklist()
     after(one, BAD)
@@ -49,6 +61,16 @@ def test_release_blacklist() -> None:
     after(one, BAD)
     assert (one.round(cluster(ALL), wanted=8), one.grey) == (("host-0",), ())
     assert (one.round(cluster(ALL), wanted=9), one.grey) == ((), ("sup-0",))
+
+
+def test_used_slots_are_not_free() -> None:
+    one = blacklist()
+    after(one, BAD)
+    busy = [
+        Supervisor(each.id, each.ports, used=[1] if each.id == "sup-2" else [], host=each.host) for each in cluster(ALL)
+    ]
+    assert one.round(busy, wanted=7) == ("host-0",)
+    assert one.round(busy, wanted=8) == ()
 
 
 def test_released_in_the_order_of_host_names() -> None:

@@ -109,6 +109,14 @@ def test_1_2_an_id_is_name_counter_seconds(cluster: Cluster) -> None:
     assert [flow.id for flow in cluster.registry.flows()] == ["a-1-1234", "b-2-1234"]
 
 
+def test_1_2_the_counter_goes_on_behind_a_removal(cluster: Cluster) -> None:
+    cluster.submit("a")
+    cluster.registry.kill("a", wait_seconds=0)
+    assert cluster.at(9.99) == []
+    cluster.submit("a")
+    assert cluster.registry.flow("a").id == "a-2-9"
+
+
 def test_1_2_a_live_name_is_refused_a_killed_one_too(cluster: Cluster) -> None:
     cluster.submit("a")
     for status in ("ACTIVE", "KILLED"):
@@ -247,6 +255,50 @@ def test_1_3_protected_settings_are_left_out() -> None:
     settings = {**dict.fromkeys(PROTECTED_SETTINGS, "x"), "trigger_seconds": 5}
     assert check_request("test", Request(settings=settings), {"spout"}).settings == {"trigger_seconds": 5}
     assert {"topology.submitter.user", "topology.submitter.principal", "storm.local.hostname"} <= PROTECTED_SETTINGS
+
+
+def test_1_3_a_killed_rebalance_is_never_applied(cluster: Cluster) -> None:
+    cluster.submit(timeout=60)
+    cluster.registry.rebalance("test", Request(workers=7, parallelism={"counts": 9}))
+    cluster.now = 10
+    cluster.registry.kill("test", wait_seconds=60)
+    assert cluster.at(60) == ["test"], "the rebalance was due here"
+    seen = cluster.registry.flow("test")
+    assert (seen.status, seen.workers, seen.parallelism["counts"], seen.scratch) == (Status.KILLED, 2, 4, False)
+    assert cluster.at(70) == []
+
+
+def test_1_3_an_inactive_flow_is_rebalanced_and_stays_so(cluster: Cluster) -> None:
+    cluster.submit(status=Status.INACTIVE)
+    cluster.registry.rebalance("test", Request(workers=3), wait_seconds=0)
+    cluster.at(0)
+    seen = cluster.registry.flow("test")
+    assert (seen.status, seen.workers, seen.scratch) == (Status.INACTIVE, 3, True)
+
+
+def test_1_3_a_rebalance_waits_the_time_out_of_before(cluster: Cluster) -> None:
+    cluster.submit(timeout=20)
+    cluster.registry.rebalance("test", Request(settings={"message_timeout_seconds": 90}))
+    for now, status in ((19, Status.REBALANCING), (20, Status.ACTIVE)):
+        cluster.at(now)
+        assert cluster.registry.flow("test").status is status
+    cluster.registry.kill("test")
+    assert (cluster.at(109), cluster.at(110)) == (["test"], [])
+
+
+def test_1_3_a_new_leader_delays_only_what_waits(cluster: Cluster) -> None:
+    for name in ("killed", "moves", "runs"):
+        cluster.submit(name)
+    cluster.registry.kill("killed", wait_seconds=10)
+    cluster.registry.rebalance("moves", wait_seconds=20)
+    cluster.now = 9
+    cluster.registry.gain_leadership()
+    assert cluster.at(18.9) == ["killed", "moves", "runs"]
+    assert cluster.at(28.9) == ["moves", "runs"]
+    statuses = [cluster.registry.flow("moves").status]
+    cluster.at(29)
+    statuses += [cluster.registry.flow(name).status for name in ("moves", "runs")]
+    assert statuses == [Status.REBALANCING, Status.ACTIVE, Status.ACTIVE]
 
 
 # --- 3 the original's tests

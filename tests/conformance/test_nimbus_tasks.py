@@ -67,6 +67,24 @@ def test_rule_5_4_table_scale_out_to_more_workers_with_reassign() -> None:
     assert loads(found) == [2, 2, 2]
 
 
+@pytest.mark.parametrize(
+    ("old", "tasks", "workers", "expected"),
+    [
+        ([[1, 2, 3], [4]], 5, 2, [2, 3]),
+        ([[1], [2], [3]], 7, 3, [2, 2, 3]),
+        ([[1, 2, 3, 4]], 8, 3, [2, 2, 4]),
+        ([[1, 2, 3, 4], [5], [6]], 6, 3, [1, 1, 4]),
+    ],
+)
+def test_rule_5_4_6_scale_out_moves_only_new_tasks(
+    old: list[list[int]], tasks: int, workers: int, expected: list[int]
+) -> None:
+    before = stood(*((f"s{n}", 1, part) for n, part in enumerate(old, start=1)))
+    found = plan_assignment(hosts(3, 3, 3), flow(tasks, workers), kind="REBALANCE", old=before)
+    assert loads(found) == expected
+    assert found.moved == {*range(1, tasks + 1)} - before.components.keys()
+
+
 def test_rule_5_4_table_scale_in() -> None:
     """In the original the removed tasks stayed (rule 5.5, issue #497)."""
     old = Assignment(
@@ -151,6 +169,15 @@ def test_rule_5_4_4_fewest_of_the_component_on_the_worker_then_on_its_host() -> 
     assert placed(found) == {("s1", 1): (1,), ("s1", 2): (3,), ("s2", 1): (2, 4)}
 
 
+@pytest.mark.parametrize(("a", "b", "workers"), [(3, 3, 3), (2, 4, 3), (5, 1, 2), (4, 4, 4)])
+def test_rule_5_4_4_tasks_of_one_component_are_spread(a: int, b: int, workers: int) -> None:
+    demand = Demand("f", [Component("a", a), Component("b", b, inputs=["a"])], workers)
+    found = plan_assignment(hosts(4, 4, 4), demand)
+    for name in ("a", "b"):
+        counts = [sum(found.components[task] == name for task in one.tasks) for one in found.workers]
+        assert max(counts) - min(counts) <= 1, name
+
+
 def test_rule_5_4_4_related_tasks_come_together() -> None:
     """Where components and loads are even, a bolt goes to what it reads."""
     demand = Demand(
@@ -196,6 +223,13 @@ def test_rule_5_5_rebalance_leaves_a_dead_supervisor() -> None:
     assert placed(found) == {("s1", 1): (1, 2), ("s2", 1): (3, 4)}
 
 
+def test_rule_5_5_rebalance_leaves_two_lost_hosts() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s8", 1, [3, 4]), ("s9", 1, [5, 6]))
+    found = plan_assignment(hosts(2, 2), flow(6, 3), kind="REBALANCE", old=old)
+    assert (found.moved, loads(found)) == ({3, 4, 5, 6}, [2, 2, 2])
+    assert spread(found).keys() == {"s1", "s2"}
+
+
 def test_rule_5_5_ties_do_not_depend_on_the_order_of_supervisors() -> None:
     assert plan_assignment(hosts(4, 2, 4), flow(9, 5)) == plan_assignment(hosts(4, 2, 4)[::-1], flow(9, 5))
 
@@ -223,6 +257,18 @@ def test_rule_2_4_isolated_hosts_take_no_other_flow() -> None:
     plan = plan_flows(hosts(4, 4, 4), [other, alone], blacklist=["s2"])
     assert spread(plan.assignments["a"]) == {"s2": 3}
     assert spread(plan.assignments["o"]) == {"s1": 4, "s3": 4}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_rule_2_4_isolated_flows_are_disjoint_in_any_order(order: tuple[int, ...]) -> None:
+    demands = [
+        Demand("one", [Component("b", 6)], 6, hosts=["s1", "s2"]),
+        Demand("two", [Component("b", 6)], 6, hosts=["s3", "s4"]),
+        Demand("plain", [Component("b", 4)], 4),
+    ]
+    plan = plan_flows(hosts(4, 4, 4, 4, 4), [demands[n] for n in order])
+    on = {name: set(spread(found)) for name, found in plan.assignments.items()}
+    assert on == {"one": {"s1", "s2"}, "two": {"s3", "s4"}, "plain": {"s5"}}
 
 
 def test_a_flow_that_does_not_fit_leaves_the_others_their_slots() -> None:
