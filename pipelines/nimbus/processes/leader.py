@@ -333,7 +333,7 @@ class Leader:
         except Exception as error:
             logger.exception("not placed", application=application)
             for flow in members:
-                self._refuse(flow, f"{type(error).__name__}: {error}", look.stays(flow), lease)
+                self._refuse(flow, named(error), look.stays(flow), lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
         members = self._agreed(members, look, lease)
@@ -351,7 +351,7 @@ class Leader:
         except AssignmentError as error:
             recovered = [] if kind == "MONITOR" else self._recover(application, members, look)
             for flow in members:
-                self._refuse(flow, str(error), flow in recovered or look.stays(flow), lease)
+                self._refuse(flow, named(error), flow in recovered or look.stays(flow), lease)
             return
         for flow in members:
             self._registry.problem(flow, None, under=lease)
@@ -364,7 +364,7 @@ class Leader:
         agreed, refused = agreeing(members)
         for flow in members:
             if flow.serial in refused:
-                self._refuse(flow, str(refused[flow.serial]), look.stays(flow), lease)
+                self._refuse(flow, named(refused[flow.serial]), look.stays(flow), lease)
         return sorted(agreed, key=lambda flow: flow.serial)
 
     def _planned(
