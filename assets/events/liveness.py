@@ -19,6 +19,7 @@ from assets.deployment import deployment_key
 from assets.events.reporting import plain_failures
 from assets.view import FlowView
 from pipelines import logs
+from pipelines.nimbus.status import SILENT, STAYS, UNPLACED
 from resources import NimbusResource
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def trouble(seen: FlowStatus, now: float) -> dict[str, str]:
     problems = {seen.problem: seen.problem} if seen.problem else {}
     if seen.status == "ACTIVE":
         for task in seen.tasks:
-            if seen.problem and task.state == "silent":
-                # Its worker may well beat for other flows: nobody beats for a query that cannot be loaded, or has no place.
+            if task.state == SILENT and seen.problem and not seen.problem.startswith((UNPLACED, STAYS)):
+                # Its worker may well beat for other flows: nobody beats for a query that cannot be loaded.
                 continue
             if (found := _trouble(task, now)) is not None:
                 problems[f"{task.group}: {found[0]}"] = f"{task.group}: {found[1]}"

@@ -12,6 +12,8 @@ from pipelines.private import masked_settings
 STARTING, REPARTITIONING, RUNNING = "starting", "repartitioning", "running"
 DRAINING, DRAINED, FAILED = "draining", "drained", "failed"
 ASSIGNED, SILENT = "assigned", "silent"
+# How a flow's problem begins where it is one of its places: its queries may run meanwhile, or die.
+UNPLACED, STAYS = "it cannot be placed: ", "it stays where it is: "
 
 
 @dataclass

@@ -39,6 +39,7 @@ _SHOWN = 200
 _LONGEST_HEADER = 1 << 20
 _AT_ONCE = 16
 _FOLLOWED = object()
+_JSON = json.JSONDecoder()
 
 
 def _inflated(packed: Path | BytesIO, _mode: str, **text: Any) -> IO[str]:
@@ -113,8 +114,9 @@ def _first_lines(file: IO[str], sep: str, left: int = _LONGEST_HEADER) -> Iterat
     Args:
         sep: what ends a line; empty: what ends it in text files.
     """
-    if sep not in ("", "\n", "\r", "\r\n"):  # those are one to Python
-        yield from file.read(left).removeprefix("\ufeff").split(sep)
+    if sep not in ("", "\n", "\r", "\r\n"):  # those are one to Python, also within a longer one
+        ends = sep.replace("\r\n", "\n").replace("\r", "\n")
+        yield from file.read(left).removeprefix("\ufeff").split(ends)
         return
     while left > 0 and (line := file.readline(left).removeprefix("\ufeff")):
         yield line
@@ -146,16 +148,25 @@ def first_objects(lines: IO[str]) -> Iterator[dict[str, Any]]:
     return (record for record in _first_values(lines) if isinstance(record, dict))
 
 
-def _first_values(lines: IO[str], sep: str = "") -> Iterator[Any]:
-    """Read the values of the first lines; `_FOLLOWED` for a line that does not end with its value."""
+def _first_values(lines: IO[str], sep: str = "", *, comments: bool = False) -> Iterator[Any]:
+    """Read the values of the first lines; `_FOLLOWED` for a line in which more than a comment follows an object or a list.
+
+    What follows any other value, Spark says itself: the line is torn.
+
+    Args:
+        comments: whether a line may end with one.
+    """
     for line in _first_lines(lines, sep, _LOOKED_AT):
+        text = line.rstrip("\0 \t\r\n").lstrip(" \t\r\n")
         try:
-            yield json.loads(line.rstrip("\0 \t\r\n"))
-        except json.JSONDecodeError as error:
-            if error.msg == "Extra data":
-                yield _FOLLOWED
+            value, end = _JSON.raw_decode(text)
         except (ValueError, RecursionError):
             continue
+        behind = text[end:].lstrip()
+        if not behind or (comments and behind.startswith("/")):
+            yield value
+        elif isinstance(value, (dict, list)):
+            yield _FOLLOWED
 
 
 def is_named_otherwise(value: Any, fields: Iterable[str]) -> bool:
@@ -169,7 +180,7 @@ def has_other_fields(file: str, fields: Iterable[str], options: Mapping[str, Any
     known = set(fields)
     try:
         with _opened(file, _encoding(given)) as lines:
-            values = _first_values(lines, str(given.get("linesep") or ""))
+            values = _first_values(lines, str(given.get("linesep") or ""), comments=_with_comments(options))
             return any(value is _FOLLOWED or is_named_otherwise(value, known) for value in values)
     except (*_UNREADABLE, LookupError):
         return False
@@ -186,7 +197,7 @@ def first_value(file: str, options: Mapping[str, Any]) -> tuple[Any, str] | None
             with _opened(file, "latin-1") as lines:
                 found = json.detect_encoding(lines.read(4).encode("latin-1"))
             return first_value(file, {**options, "encoding": found})
-        value, end = json.JSONDecoder().raw_decode(seen)
+        value, end = _JSON.raw_decode(seen)
     except (*_UNREADABLE, LookupError, ValueError, RecursionError):
         return None
     return value, seen[end:]
@@ -196,11 +207,14 @@ def refused_whole(file: str, fields: Iterable[str], options: Mapping[str, Any]) 
     """Return why a JSON file is not read that is one value, where that ends within what is looked at; None: it is read."""
     value, behind = first_value(file, options) or (None, "")
     rest = behind.strip().rstrip("\0")
-    comments = next((value for name, value in options.items() if name.lower() == "allowcomments"), None)
-    if rest != "" and not (rest.startswith("/") and str(comments).lower() == "true"):
+    if rest != "" and not (rest.startswith("/") and _with_comments(options)):
         return "more than one JSON value, not read"
     other = any(is_named_otherwise(record, fields) for record in (value if isinstance(value, list) else [value]))
     return "a record with none of the declared fields, not read" if other else None
+
+
+def _with_comments(options: Mapping[str, Any]) -> bool:
+    return any(str(value).lower() == "true" for name, value in options.items() if name.lower() == "allowcomments")
 
 
 def as_text(file: Place, encoding: str) -> IO[str]:

@@ -45,19 +45,21 @@ class ColumnFunction:
     def __init__(
         self, call: Callable[..., Any] | None = None, name: str | None = None, *, lineage: Declared | None = None
     ) -> None:
-        if call is None and type(self).__call__ is ColumnFunction.__call__:
-            kind = type(self).__name__
-            raise FunctionError(
-                kind, "has no __call__", hint=f"define it in the class, or give a callable: {kind}(call)"
-            )
+        if call is None and type(self).__call__ is ColumnFunction.__call__ and not (self.rows or self.keep):
+            raise self._without_call()
         self._call = call
         self._name = name or str(getattr(call, "__name__", type(self).__name__))
         if declared := lineage or getattr(call, "lineage", None):
             self.lineage = declared
 
     def __call__(self, *columns: Any) -> Any:
-        assert self._call is not None, "refused when it was made"
+        if self._call is None:
+            raise self._without_call()
         return self._call(*columns)
+
+    def _without_call(self) -> FunctionError:
+        kind = type(self).__name__
+        return FunctionError(kind, "has no __call__", hint=f"define it in the class, or give a callable: {kind}(call)")
 
     rows: Callable[..., Any] | None = None
     keep: Callable[..., bool] | None = None

@@ -222,6 +222,10 @@ def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> N
         (replace(status(state="failed", last_error="x"), status="INACTIVE"), []),
         (replace(status(), problem="no place"), ["no place"]),
         (replace(status(state="silent", beat_age_seconds=40.0), problem="cannot be loaded"), ["cannot be loaded"]),
+        (
+            replace(status(state="silent", beat_age_seconds=40.0), problem="it stays where it is: no worker"),
+            ["it stays where it is: no worker", "days: its worker has not beaten for 40 s"],
+        ),
     ],
 )
 def test_what_trouble_is(seen: FlowStatus, wrong: list[str]) -> None:

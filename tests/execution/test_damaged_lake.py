@@ -295,6 +295,12 @@ def test_a_listing_of_a_batch_that_is_marked_or_in_a_table_is_refused(
     assert left(spark) == there
 
 
+def test_a_last_plan_that_was_overwritten_is_named(tmp_path: Path) -> None:
+    spark = planned(tmp_path, (0,), (1,), marked=0, logs=(("0", "1"),))
+    (spark / "offsets/1").write_bytes(b"v1\n{}\n\xff\xfe")
+    assert [damage.file.name for damage in spark_damages("f", spark)] == ["1"]
+
+
 def test_a_listing_of_an_earlier_batch_and_where_a_topic_began_are_refused(tmp_path: Path) -> None:
     for number, file in enumerate(("sources/0/0", "sources/1/0")):
         spark = planned(tmp_path / str(number), (0, KAFKAS), (1, KAFKAS), marked=0, logs=(("0", "1"), ("0",)))

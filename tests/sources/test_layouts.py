@@ -236,6 +236,22 @@ def test_what_follows_the_first_value(tmp_path: Path) -> None:
     assert not has_more_values(str(file), {"allowComments": True})
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, '{"k":"x"}\n"n":2}\n2024-01-01 restarted\ntrue}\n'),  # torn: Spark says so of each line
+        ({"allowComments": True}, '{"k":"x"} // c\n'),
+        ({"lineSep": "|\r\n"}, '{"k":"x"}|\r\n{"k":"y"}|\r\n'),
+    ],
+)
+def test_what_spark_reads_or_refuses_itself_is_no_reason_to_refuse_a_file(
+    tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    file = tmp_path / "a.json"
+    file.write_bytes(text.encode())
+    assert not has_other_fields(str(file), ["k"], {"encoding": "ISO-8859-1", **options})
+
+
 def test_braces_that_are_closed_are_one_value() -> None:
     """Whatever Python reads a value at the beginning of, it then reads to its end."""
     closed = re.compile(_CLOSED.replace(r"\z", r"\Z"))

@@ -99,9 +99,11 @@ def _listing_damages(flow: str, spark: Place, newest: int | None) -> Iterator[Da
     """Yield the damaged files of the sources' logs, and the listings that are missing: Spark reads all behind a compact file."""
     last, sources = _last_plan(spark), spark / "sources"
     logs = {int(log.name) for log in sources.iterdir() if log.name.isdigit()} if sources.is_dir() else set()
-    for index in sorted(logs | set(range(len(offset_lines(spark, last)) - 2))):
+    with suppress(ValueError):  # the plan is torn itself, here and below
+        logs.update(range(len(offset_lines(spark, last)) - 2))
+    for index in sorted(logs):
         log, taken = sources / str(index), range(0)
-        with suppress(ValueError):  # the plan is torn itself
+        with suppress(ValueError):
             taken = listings(spark, last, index)
         files = sorted(_batches(log))
         since = 0 if newest is None else min([taken.start, *(number for number, _ in files[-newest:])])

@@ -35,7 +35,7 @@ from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, Su
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
-from pipelines.nimbus.status import ASSIGNED, DRAINED
+from pipelines.nimbus.status import ASSIGNED, DRAINED, STAYS, UNPLACED
 
 Slot = tuple[str, int]
 
@@ -119,9 +119,6 @@ class _Look:
     def stays(self, flow: DeployedFlow) -> bool:
         """Return whether a flow that is not placed now goes on in its place."""
         return flow.serial in self.records and not self.dead[flow.serial]
-
-
-_UNPLACED, _STAYS = "it cannot be placed: ", "it stays where it is: "
 
 
 class Leader:
@@ -319,7 +316,7 @@ class Leader:
                     self._checked[flow.serial] = _content_of(flow)
                 readable.append(flow)
             except NimbusError as error:
-                self._tell(flow, f"{_UNPLACED}{named(error)}", lease)
+                self._tell(flow, f"{UNPLACED}{named(error)}", lease)
         return readable
 
     # --- placing ----------------------------------------------------------------------------------------------------
@@ -415,7 +412,7 @@ class Leader:
         return []
 
     def _refuse(self, flow: DeployedFlow, why: str, stays: bool, lease: Lease) -> None:
-        self._tell(flow, f"{_STAYS if stays else _UNPLACED}{why}", lease)
+        self._tell(flow, f"{STAYS if stays else UNPLACED}{why}", lease)
 
     def _tell(self, flow: DeployedFlow, problem: str, lease: Lease) -> None:
         self._told[flow.serial] = shortened(problem)
@@ -424,7 +421,7 @@ class Leader:
     def _take_back(self, flow: DeployedFlow, lease: Lease) -> None:
         """Clear a problem of placing: the flow has its places. One that its worker has told is not known to be over."""
         told = self._told.pop(flow.serial, None)
-        if flow.problem is not None and (flow.problem == told or flow.problem.startswith((_UNPLACED, _STAYS))):
+        if flow.problem is not None and (flow.problem == told or flow.problem.startswith((UNPLACED, STAYS))):
             self._registry.problem(flow, None, under=lease)
 
     def _kind(self, members: list[DeployedFlow], look: _Look) -> Kind | None:
