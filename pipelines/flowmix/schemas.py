@@ -189,18 +189,17 @@ def union(schemas: Iterable[Schema | None]) -> Schema | None:
 
 def conflict(ways: Iterable[Way]) -> str | None:
     """Say which fields of ways that lead into one stream cannot be: no type holds both, or Spark takes two names for one."""
-    first: dict[str, tuple[str, str, str | None]] = {}
+    seen: dict[str, list[tuple[str, str, str | None]]] = {}
     for origin, schema in ways:
         for name, kind in (schema or {}).items():
-            there, sender, before = first.setdefault(name.lower(), (name, origin, kind))
-            if name != there:
-                return (
-                    f'fields "{there}" of stream "{sender}" and "{name}" of stream "{origin}" differ in capitals alone'
-                )
-            if before is None:
-                first[name.lower()] = (name, origin, kind)
-            elif kind and common(before, kind) is None:
-                return f'field "{name}" is {before} of stream "{sender}" and {kind} of stream "{origin}"'
+            there = seen.setdefault(name.lower(), [])
+            for other, sender, before in there:
+                if name != other:
+                    where = f'"{other}" of stream "{sender}" and "{name}" of stream "{origin}"'
+                    return f"fields {where} differ in capitals alone"
+                if before and kind and common(before, kind) is None:
+                    return f'field "{name}" is {before} of stream "{sender}" and {kind} of stream "{origin}"'
+            there.append((name, origin, kind))
     return None
 
 

@@ -116,6 +116,11 @@ def test_fields_that_no_type_holds_are_refused_where_streams_meet() -> None:
         ) as caught:
             meeting(one, other)
         assert f"{__file__}:" in str(caught.value)
+    three = (
+        Flow("f").stream("a", "v int").to("j").stream("b", "v decimal(38, 0)").to("j").stream("c", "v decimal(9, 8)")
+    )
+    with pytest.raises(FlowError, match='"b" and decimal'):
+        three.to("j").stream("j").output().build()
     with pytest.raises(FlowError, match='fields "v" of stream "l" and "V" of stream "r" differ in capitals alone'):
         meeting("v bigint", "V bigint")
     # Where only Spark knows the fields it is told when the flow is compiled.
