@@ -390,6 +390,12 @@ def test_fields_that_a_join_made_several_of_what_a_function_gave() -> None:
     assert several_fields(built, built.streams["t"], 1) == {"x"}
 
 
+def test_a_function_without_a_schema_may_change_types_on_the_reference_engine() -> None:
+    stream = Flow("f").stream("s", "v string").each(lambda event: {"v": int(event["v"])})
+    built = stream.aggregate(Sum("v"), trigger=Policy.count(1), evict=FIVE).filter(eq("sum", 7)).output().build()
+    assert run_flow(built, {"s": [{"v": "7"}, {"v": "1"}]})["s"] == [{"sum": 7}]
+
+
 def test_what_a_function_does_to_an_event_stays_with_it() -> None:
     def spoil(event: Event) -> Event:
         event["many"].append("spoiled")
