@@ -207,7 +207,7 @@ def agreeing(flows: Sequence[DeployedFlow]) -> tuple[list[DeployedFlow], dict[in
     others: dict[int, AssignmentError] = {}
     for flow in flows:
         settings = flow.settings
-        hosts, master = settings.get("hosts") or [], settings.get("master")
+        hosts, master = settings.get("hosts", ()), settings.get("master")
         beside = [other for other in agreed if other.settings.get("hosts")] if hosts else []
         on = [other for other in agreed if other.settings.get("master") not in (None, master)] if master else []
         if beside and not _common_hosts([*beside, flow]):

@@ -186,7 +186,7 @@ def test_rule_5_1_8_local_mode_is_one_worker() -> None:
 )
 def test_rule_5_2_worker_count(workers: int | None, single: bool | None, expected: tuple[int, bool]) -> None:
     for kind in (None, "bolt"):
-        system = [Component(MASTER.id, 1, kind), Component("__acker", 2, kind)]  # type: ignore[arg-type]
+        system = [Component(MASTER.id, 1, kind), Component("__acker", 2, kind)]
         components = [*system, Component("b", 30), Component("s", 8, "spout")]
         assert worker_count(Demand("f", components, workers, single_master=single)) == expected
 

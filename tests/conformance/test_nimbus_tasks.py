@@ -226,7 +226,8 @@ def test_rule_5_5_rebalance_leaves_a_dead_supervisor() -> None:
 def test_rule_5_5_rebalance_leaves_two_lost_hosts() -> None:
     old = stood(("s1", 1, [1, 2]), ("s8", 1, [3, 4]), ("s9", 1, [5, 6]))
     found = plan_assignment(hosts(2, 2), flow(6, 3), kind="REBALANCE", old=old)
-    assert (found.moved, loads(found)) == ({3, 4, 5, 6}, [2, 2, 2])
+    assert found.moved == {3, 4, 5, 6}
+    assert loads(found) == [2, 2, 2]
     assert spread(found).keys() == {"s1", "s2"}
 
 
