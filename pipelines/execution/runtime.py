@@ -19,12 +19,11 @@ from pipelines.bounds import (
     required_choice,
 )
 from pipelines.errors import BoundedBesideStreamError, DefinitionError
-from pipelines.execution.batch.group import BatchGroup
+from pipelines.execution.batch.group import BatchGroup, groups_of
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import BEGIN, REFUSE, Checkpoint
 from pipelines.execution.events.hooks import Hook, Listener
 from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, told
-from pipelines.execution.protocol.groups import spout_groups
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.runners.bounded import BoundedRunner, check_sliced
 from pipelines.execution.runners.bounded_inputs import bounded_folder
@@ -329,7 +328,7 @@ class Runtime:
     def _groups(self, topology: TridentTopology, lake: Lake | None = None) -> list[BatchGroup]:
         if not topology.spouts:
             raise DefinitionError(f'flow "{topology.name}" has no stream with a source')
-        return [BatchGroup(self.spark, lake or self.lake, topology, spouts) for spouts in spout_groups(topology)]
+        return groups_of(self.spark, lake or self.lake, topology)
 
     def _groups_and_partitions(
         self, topology: TridentTopology, partitions: Partitions

@@ -403,9 +403,17 @@ def batch_groups(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
 
 
 def running_order(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
-    """Return the batch groups, each behind those that write the channels that it reads, else in the order of definition."""
+    """Return the batch groups, each behind those that write what it reads, else in the order of definition.
+
+    What it reads are channels, and states. Groups that ask for each other's states are behind one another by channels alone.
+    """
     groups = batch_groups(graph)
-    places = behind_writers(graph, [batch_group.nodes for batch_group in groups])
+    parts = [[graph[node_id] for node_id in batch_group.nodes] for batch_group in groups]
+    awaited = _channel_writers(parts)
+    read = [own | others for own, others in zip(awaited, _state_writers(parts), strict=True)]
+    for place, others in enumerate(read):
+        awaited[place] |= {other for other in others if place not in _all_awaited(read, other)}
+    places = _behind(awaited)
     return tuple(groups[place] for place in dict.fromkeys([*places, *range(len(groups))]))
 
 
@@ -414,15 +422,39 @@ def behind_writers(graph: nodes.Graph, parts: Sequence[Sequence[int]]) -> list[i
 
     Parts that wait for themselves, or in a circle, are left out.
     """
-    members = [[graph[node_id] for node_id in part] for part in parts]
-    writer = {n.state.name: at for at, part in enumerate(members) for n in part if isinstance(n, nodes.ChannelNode)}
-    spouts = [[node for node in part if isinstance(node, nodes.ChannelSpoutNode)] for part in members]
-    awaited = [{writer[name] for spout in part for name in spout.reads if name in writer} for part in spouts]
-    places, waiting = list[int](), list(range(len(parts)))
+    return _behind(_channel_writers([[graph[node_id] for node_id in part] for part in parts]))
+
+
+def _behind(awaited: Sequence[set[int]]) -> list[int]:
+    places, waiting = list[int](), list(range(len(awaited)))
     while (first := next((place for place in waiting if awaited[place] <= {*places}), None)) is not None:
         places.append(first)
         waiting.remove(first)
     return places
+
+
+def _channel_writers(parts: Sequence[Sequence[nodes.Node]]) -> list[set[int]]:
+    """For each part the places of those that write the channels that it reads."""
+    writer = {n.state.name: at for at, part in enumerate(parts) for n in part if isinstance(n, nodes.ChannelNode)}
+    spouts = [[node for node in part if isinstance(node, nodes.ChannelSpoutNode)] for part in parts]
+    return [{writer[name] for spout in part for name in spout.reads if name in writer} for part in spouts]
+
+
+def _state_writers(parts: Sequence[Sequence[nodes.Node]]) -> list[set[int]]:
+    """For each part the places of the others that write the states that it queries."""
+    writer = {n.state.name: at for at, part in enumerate(parts) for n in part if isinstance(n, nodes.PersistNode)}
+    asked = [[node.state for node in part if isinstance(node, nodes.StateQueryNode)] for part in parts]
+    return [{writer[name] for name in part if name in writer} - {at} for at, part in enumerate(asked)]
+
+
+def _all_awaited(awaited: Sequence[set[int]], place: int) -> set[int]:
+    """What a part waits for, and what that waits for, and so on."""
+    found, waiting = set[int](), [place]
+    while waiting:
+        new = awaited[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _batch_group(name: str, members: list[nodes.Node]) -> SpoutGroup:

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import DefinitionError
+from pipelines.errors import DefinitionError, UnknownStateError
 from pipelines.planner.changes import plan_changes
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles
-from pipelines.trident import Count, DeltaState, MapGet, TridentTopology
+from pipelines.trident import Count, DeltaState, MapGet, Max, SnapshotGet, Sum, TridentTopology
 
 pytestmark = pytest.mark.slow
 
@@ -173,3 +173,57 @@ def test_a_state_may_be_named_like_its_stream(spark: SparkSession, tmp_path: Pat
     lake = Lake(tmp_path)
     Runtime(spark, lake).catch_up(topology)
     assert lake.state("words").scan().to_pylist() == [{"word": "a", "n": 1}]
+
+
+# --- streams that ask each other's states, defined before or behind ------------------------------------------------------
+
+
+def asking() -> TridentTopology:
+    topology = TridentTopology("asking")
+    orders = topology.new_stream("orders", FixedBatches("item string, n bigint", [[("tea", 2), ("ham", 1)]]))
+    prices = topology.new_stream("prices", FixedBatches("item string, price bigint", [[("tea", 5)]]))
+    latest = prices.group_by("item").persistent_aggregate(DeltaState("prices"), "price", Max(), "price")
+    orders.state_query(latest, "item", MapGet(), "price").partition_persist(DeltaState("priced"))
+    return topology
+
+
+def asking_windows() -> TridentTopology:
+    """Plans of the stream and of its windows wait for each other's tables, thrice."""
+    topology = TridentTopology("circle")
+    numbers = topology.new_stream("numbers", FixedBatches("n bigint", [[(1,), (5,)]]))
+    # Its channel needs the state of windows that are defined behind it.
+    seen = numbers.state_query("top", None, SnapshotGet(), "top").tumbling_window(2, "n", Sum(), "both")
+    top = numbers.tumbling_window(2, "n", Max(), "m").persistent_aggregate(DeltaState("top"), "m", Max(), "m")
+    seen.partition_persist(DeltaState("sums"))
+    numbers.state_query(top, None, SnapshotGet(), "top").partition_persist(DeltaState("out"))
+    return topology
+
+
+def test_a_stream_asks_the_state_of_one_defined_behind_it(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    report = Runtime(spark, lake).catch_up(asking())
+    assert [batch.group for batch in report.batches] == ["prices", "orders"]
+    priced = lake.state("priced").scan().to_pylist()
+    assert sorted((row["item"], row["price"]) for row in priced) == [("ham", None), ("tea", 5)]
+    assert Runtime(spark, lake).catch_up(asking()).batches == ()
+
+
+def test_a_stream_asks_the_states_of_its_own_windows(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).stream(asking_windows(), trigger_seconds=0.1).stop()
+    Runtime(spark, lake).catch_up(asking_windows())
+    assert sorted(row["n"] for row in lake.state("out").scan().to_pylist()) == [1, 5]
+    assert lake.state("top").get() == [{"m": 5}]
+    assert [row["both"] for row in lake.state("sums").scan().to_pylist()] == [6]
+    # As whole states, in a lake of its own.
+    Runtime(spark, Lake(tmp_path / "bounded")).run_bounded(asking_windows())
+    assert Lake(tmp_path / "bounded").state("top").get() == [{"m": 5}]
+
+
+def test_states_whose_columns_need_each_other_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("closed")
+    for name, other in (("a", "b"), ("b", "a")):
+        stream = topology.new_stream(name, FixedBatches("n bigint", [[(1,)]])).state_query(other, "n", MapGet(), "x")
+        stream.group_by("n").persistent_aggregate(DeltaState(name), "x", Max(), "x")
+    with pytest.raises(UnknownStateError, match='no state "b"'):
+        Runtime(spark, Lake(tmp_path)).catch_up(topology)

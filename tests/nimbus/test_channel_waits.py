@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,3 +125,20 @@ def test_a_failure_begins_with_its_class(tmp_path: Path) -> None:
     assert told == [
         {"event": "TASK_FAILED", "group": task.query.group, "reason": f"PoisonBatchError: {error}", "final": False},
     ]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_it_waits_until_other_queries_have_made_the_tables_that_it_reads(tmp_path: Path, wanted: bool) -> None:
+    task, asked = Reader(tmp_path, REFUSE), list[bool]()
+    group: Any = SimpleNamespace(ready=False)
+
+    def prepare(wait: bool) -> bool:
+        asked.append(wait)
+        group.ready = len(asked) == 2
+        return group.ready
+
+    group.prepare = prepare
+    task._application = SimpleNamespace(preparing=Lock())  # type: ignore[assignment]
+    task.want(wanted=wanted)
+    task._wait_for_states(group)
+    assert asked == [True, True] * wanted

@@ -316,3 +316,28 @@ def test_a_batch_that_no_row_of_reaches_a_gate_is_judged(engine: Engine) -> None
     assert run_topology(topology, {"s": [[(1,), (-1,)]]}, engine) == {"out": [{"n": 1}]}
     with pytest.raises(TrideltaError, match="table_row_count_to_be_between: observed 0"):
         run_topology(topology, {"s": [[(1,)], [(-1,)]]}, engine)
+
+
+def test_a_group_runs_behind_those_that_write_the_states_it_asks() -> None:
+    """Names stay here too. Streams that ask each other stay in the order of definition, and who asks them comes behind."""
+    topology = TridentTopology("order")
+    streams = {name: topology.new_stream(name, FixedBatches("n bigint", [])) for name in ("a", "b", "c", "d")}
+    for name, asked in (("a", "b"), ("b", "c"), ("c", "b"), ("d", None)):
+        stream = streams[name]
+        if asked:
+            stream = stream.state_query(asked, "n", MapGet(), f"of_{asked}")
+        stream.group_by("n").persistent_aggregate(DeltaState(name), Count(), "count")
+    topology.new_query_stream("q", "n bigint").state_query("a", "n", MapGet(), "count")
+    assert [group_name(spouts) for spouts in spout_groups(topology)] == ["b", "a", "c", "d"]
+    assert [group.folder for group in topology.build().batch_groups] == ["a", "b", "c", "d", "q"]
+    queries = content_of(topology, {}).definition["queries"]
+    assert [query["group"] for query in queries] == ["a", "b", "c", "d"]
+
+
+def test_a_stream_asks_the_state_of_one_defined_behind_it() -> None:
+    topology = TridentTopology("order")
+    asks, writes = (topology.new_stream(name, FixedBatches("n bigint", [])) for name in ("asks", "writes"))
+    counts = writes.group_by("n").persistent_aggregate(DeltaState("counts"), Count(), "count")
+    asks.state_query(counts, "n", MapGet(), "count").partition_persist(DeltaState("out"))
+    found = run_topology(topology, {"asks": [[(1,), (2,)]], "writes": [[(1,)], [(1,)]]})
+    assert found["out"] == [{"n": 1, "count": 2}, {"n": 2, "count": None}]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -15,13 +17,14 @@ from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
 from pipelines.execution.batch.accounts import HASH, row_hash
 from pipelines.execution.batch.group_sources import Entrance, said
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
-from pipelines.execution.protocol.groups import group_name
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
 from pipelines.sources.files import TextFiles
 from pipelines.spark.arrow_frame import empty_frame
+from pipelines.state.delta_log import has_log
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.schema import SLICE_COLUMN, StateSchema
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from pipelines.places.location import Place
     from pipelines.quality.results import GateResult
     from pipelines.state.table import StateTable
 
@@ -85,10 +89,20 @@ class FirstGate:
 
 
 class BatchGroup:
-    """One batch group of a topology, ready to run."""
+    """One batch group of a topology, ready to run.
+
+    Args:
+        wait: whether states may be left for later whose plans read what other groups of the topology have yet to make.
+    """
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, topology: TridentTopology, spouts: tuple[nodes.SpoutNode, ...]
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        topology: TridentTopology,
+        spouts: tuple[nodes.SpoutNode, ...],
+        *,
+        wait: bool = False,
     ) -> None:
         self.spark, self.lake, self.topology, self.spouts = spark, lake, topology, spouts
         self.name = group_name(spouts)
@@ -97,21 +111,19 @@ class BatchGroup:
         self._gates: dict[int, tuple[str, CompiledGate]] = {}
         self._sampled: dict[int, float] = {}
         self._check_slices()
-        self.entrance.prepare(spark, lake, topology.name)
         self.reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
         self._check_kinds()
-        self.sinks = tuple(self._prepared())
-        if not self.sinks:
+        self._waiting = [node for node in topology.persists if node.id in self.reach]
+        self._awaited: set[Place] = set()
+        self.sinks: tuple[Sink, ...] = ()
+        if not self._waiting:
             raise DefinitionError(
                 f'stream "{self.name}" of flow "{topology.name}" ends in no state, so running it would do nothing',
                 hint="end it with persistent_aggregate or partition_persist",
             )
         self.quarantine = quarantine_writer(lake, topology.name)
         self.refused = rows_of(topology, self.name, [spout.stream for spout in spouts])
-        self.waves = self._in_waves()
-        self.last_gates = self._last_gates()
-        self.gates = self._digest_of_gates()
-        self.fields = self._digest_of_fields()
+        self.prepare(wait=wait)
         self.queries_states = any(
             isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
             for node in topology.graph
@@ -124,18 +136,25 @@ class BatchGroup:
         """The windows that run in the group's batch (docs/adr/0054), one behind the other."""
 
     @property
+    def ready(self) -> bool:
+        """Return whether all its states have their tables."""
+        return not self._waiting
+
+    @property
     def watermarked(self) -> tuple[str, ...]:
         """Return what has a watermark: the channels that the group writes, and the windows that run in its batch."""
         own = [sink.name for sink in self.sinks if sink.is_channel]
         return (*own, *(window.channel for window in self.windows[:1]))
 
-    def _last_gates(self) -> tuple[int, ...]:
+    @cached_property
+    def last_gates(self) -> tuple[int, ...]:
         """Return the gates that put rows into quarantine on the way to a state, without those ahead of another such gate."""
         gates = [node.id for node in self._gates_before_states() if node.gate.drops]
         ahead = {node.id for gate in gates for node in self.topology.graph.ancestors(gate) if node.id != gate}
         return tuple(gate for gate in gates if gate not in ahead)
 
-    def _digest_of_gates(self) -> str:
+    @cached_property
+    def gates(self) -> str:
         """Return a digest of what the gates drop on the way to the states, by which a batch knows the gates that began it."""
         decide = [node.gate.decides for node in self._gates_before_states() if node.gate.decides]
         return _digest(decide)
@@ -145,7 +164,8 @@ class BatchGroup:
         ways = {node.id for sink in self.sinks for node in graph.ancestors(sink.node.id)} & self.reach
         return [node for node in graph if node.id in ways and isinstance(node, nodes.GateNode)]
 
-    def _digest_of_fields(self) -> str:
+    @cached_property
+    def fields(self) -> str:
         """Return a digest of what of the sources' rows is hashed, and how, by which two hashes are known to compare."""
         hashed = []
         for spout in self.spouts:
@@ -155,17 +175,33 @@ class BatchGroup:
             hashed.append([row_hash(fields), fields.simpleString(), *mark])
         return _digest(hashed)
 
-    def _prepared(self) -> list[Sink]:
-        """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
-        empty = self._empty()
-        sinks: dict[int, Sink] = {}
-        waiting = [node for node in self.topology.persists if node.id in self.reach]
-        while waiting:
-            later = [node for node in waiting if not self._prepare(node, empty, sinks, waiting)]
-            if len(later) == len(waiting):
+    def prepare(self, *, wait: bool = False) -> bool:
+        """Make the tables of the states that wait for theirs; tells whether it made any.
+
+        Each persist is compiled on an empty frame: that gives the table's schema and finds every fault before the start.
+
+        Args:
+            wait: leave those whose plans read what another group of the topology has yet to make.
+        """
+        if wait and self._awaited and not any(map(has_log, self._awaited)):
+            return False
+        channels = [self.lake.channel_path(name) for one in self.entrance.channels for name in one.reads]
+        self._awaited = {path for path in channels if wait and not has_log(path)}
+        if self._awaited:
+            return False
+        if not self.sinks:
+            self.entrance.prepare(self.spark, self.lake, self.topology.name)
+        empty, made = self._empty(), {sink.node.id: sink for sink in self.sinks}
+        while self._waiting:
+            makers = self.topology.persists if wait else self._waiting
+            later = [node for node in self._waiting if not self._prepare(node, empty, made, makers)]
+            if len(later) == len(self._waiting):
+                if wait:
+                    break
                 self._dry(later[0], empty)  # raises: each waits for a state that another one makes
-            waiting = later
-        return [sinks[node_id] for node_id in sorted(sinks)]
+            self._waiting = later
+        before, self.sinks = self.sinks, tuple(made[node_id] for node_id in sorted(made))
+        return len(before) < len(self.sinks)
 
     def _empty(self) -> dict[int, DataFrame]:
         """Return a frame without rows per spout."""
@@ -190,21 +226,23 @@ class BatchGroup:
         node: nodes.PersistNode,
         empty: dict[int, DataFrame],
         sinks: dict[int, Sink],
-        waiting: list[nodes.PersistNode],
+        makers: Sequence[nodes.PersistNode],
     ) -> bool:
-        """Make one state ready; False if its plan reads a state whose table one of `waiting` has yet to make."""
+        """Make one state ready; False if its plan reads a state whose table one of `makers` has yet to make."""
         try:
             columns = self._columns(node, self._dry(node, empty))
         except UnknownStateError as error:
-            if any(other.state.name == error.state for other in waiting if other is not node):
-                return False
-            raise
+            if not any(other.state.name == error.state for other in makers if other is not node):
+                raise
+            self._awaited.add(self.lake.state_path(error.state))
+            return False
         table = self.lake.written_by(node)
         sinks[node.id] = Sink(node, StateWriter(table, self._declared(node, columns)))
         sinks[node.id].writer.prepare(columns)
         return True
 
-    def _in_waves(self) -> tuple[tuple[Sink, ...], ...]:
+    @cached_property
+    def waves(self) -> tuple[tuple[Sink, ...], ...]:
         """Return the sinks in the order of their commits: one that queries a state of this group, defined before, comes after it.
 
         A query behind a persist sees the state as of the batch's own txid and its updates (docs/architecture.md#state-tables).
@@ -321,6 +359,19 @@ class BatchGroup:
             return False
         self._sampled[gate] = now
         return True
+
+
+def groups_of(spark: SparkSession, lake: Lake, topology: TridentTopology) -> list[BatchGroup]:
+    """Return the batch groups of a topology in the order in which they run, with the tables of all their states.
+
+    Raises:
+        UnknownStateError: each of those that are left asks for a state that another one makes.
+    """
+    groups = [BatchGroup(spark, lake, topology, spouts, wait=True) for spouts in spout_groups(topology)]
+    while waiting := [group for group in groups if not group.ready]:
+        if not any(group.prepare(wait=True) for group in waiting):
+            waiting[0].prepare()
+    return groups
 
 
 def _digest(values: list[Any]) -> str:

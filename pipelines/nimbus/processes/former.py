@@ -31,6 +31,8 @@ class FormerQuery(Task):
         lease: Of the query. Whoever gives it keeps it renewed, and gives it back.
     """
 
+    _with_siblings = False
+
     def __init__(
         self,
         application: Application,

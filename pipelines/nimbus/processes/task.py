@@ -133,6 +133,9 @@ class Task(threading.Thread):
         flow: The flow, as it was deployed when the task came here.
     """
 
+    _with_siblings = True
+    """Whether the flow's other queries start beside it, and make the tables that it reads."""
+
     def __init__(
         self, application: Application, flow: DeployedFlow, query: DeployedQuery, topology: TridentTopology
     ) -> None:
@@ -228,7 +231,11 @@ class Task(threading.Thread):
             self.figures.stands_at(checkpoint)
             self._repartition(checkpoint, on_fresh)
             with self._application.preparing:
-                group = self._group(checkpoint)
+                group = self._group(checkpoint, wait=self._with_siblings)
+            self._wait_for_states(group)
+            if not group.ready:
+                return
+            with self._application.preparing:
                 runner = self._runner(checkpoint, group)
             try:
                 with told(group, STREAMING) as self._lineage:
@@ -357,13 +364,20 @@ class Task(threading.Thread):
         ):
             time.sleep(_POLL_SECONDS)
 
+    def _wait_for_states(self, group: BatchGroup) -> None:
+        """Wait for the tables that the group's plans read: other queries make them when they start for the first time."""
+        while self._wanted.is_set() and not group.ready:
+            time.sleep(_POLL_SECONDS)
+            with self._application.preparing:
+                group.prepare(wait=True)
+
     @property
     def _spouts(self) -> tuple[Any, ...]:
         from pipelines.execution.protocol.groups import group_name, spout_groups
 
         return next(spouts for spouts in spout_groups(self._topology) if group_name(spouts) == self.query.group)
 
-    def _group(self, checkpoint: Checkpoint) -> BatchGroup:
+    def _group(self, checkpoint: Checkpoint, *, wait: bool = False) -> BatchGroup:
         from pipelines.execution.batch.group import BatchGroup
         from pipelines.execution.runners.sessions import check_places, own_session
 
@@ -372,7 +386,7 @@ class Task(threading.Thread):
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         session = own_session(spark, checkpoint.partitions)
         check_places(session, self._lake, self._topology)
-        return BatchGroup(session, self._lake, self._topology, self._spouts)
+        return BatchGroup(session, self._lake, self._topology, self._spouts, wait=wait)
 
     def _runner(self, checkpoint: Checkpoint, group: BatchGroup) -> StreamRunner:
         from pipelines.execution.runners.stream import StreamOptions, StreamRunner
