@@ -45,6 +45,24 @@ def require(operation: str, names: FieldNames | None, available: Sequence[str]) 
     return wanted
 
 
+def require_shown(operation: str, outputs: Sequence[str], columns: Sequence[str], where: str) -> None:
+    """Check that outputs show columns of a state: those of their names, or all of them by position.
+
+    Args:
+        where: what has the columns, as the text says it.
+
+    Raises:
+        FieldError: an output is no column, and the outputs are not as many as the columns, or one has another column's name:
+            a wrong name among right ones must not show another column.
+    """
+    foreign = [name for name in outputs if name not in columns]
+    by_position = len(outputs) == len(columns) and not any(
+        output in columns and output != column for output, column in zip(outputs, columns, strict=True)
+    )
+    if foreign and not by_position:
+        raise FieldError(operation, foreign[0], columns, where)
+
+
 def storable(names: Sequence[str]) -> None:
     """Check that the names can be columns of a Delta table."""
     for name in names:

@@ -40,13 +40,13 @@ def queried(step: Step) -> DataFrame:
     state, keys, by_key = _frame(step)
     types = [step.frame.schema[name].dataType.simpleString() for name in node.inputs]
     key_types = {name: state.schema[name].dataType.simpleString() for name in keys}
-    check_columns(node, types, key_types, [name for name in state.columns if name not in keys], by_key)
+    others = [name for name in state.columns if name not in keys]
+    check_columns(node, types, key_types, others, by_key)
     kept = columns(hidden(step.frame))
     if isinstance(node.function, TupleCollectionGet):
-        values = node.outputs if set(node.outputs) <= set(state.columns) else state.columns
-        rows = _all_of(step, state, keys, tuple(values))
+        values = node.outputs if set(node.outputs) <= set(state.columns) else (*keys, *others)
+        rows = _all_of(step, state, keys, values)
     else:
-        others = [name for name in state.columns if name not in keys]
         # A value that is named as the key is the value.
         values = node.outputs if set(node.outputs) <= set(others) else others
         renamed = _renamed(state, keys, values, node.outputs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pipelines.aggregators import BUILT_IN, Aggregator, CombinerAggregator
 from pipelines.errors import BadNameError, FunctionError
 from pipelines.graph import nodes
-from pipelines.graph.fields import FieldNames, added, as_names, require, storable
+from pipelines.graph.fields import FieldNames, added, as_names, require, require_shown, storable
 from pipelines.graph.types import check_meeting, known_types
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS
 from pipelines.trident.aggregation import parse_aggregations
@@ -96,9 +96,7 @@ def query_types(function: QueryFunction, outputs: tuple[str, ...], types: tuple[
 
 
 def _check_tuples(state: str, shape: Shape, outputs: tuple[str, ...]) -> None:
-    fields = shape.keys + shape.values
-    if len(outputs) != len(fields):
-        require(f"state_query {state}", outputs, fields)
+    require_shown("state_query", outputs, shape.keys + shape.values, f'state "{state}" has')
 
 
 def _check_values(state: str, shape: Shape, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:

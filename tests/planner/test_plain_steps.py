@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from pipelines.errors import FunctionError, NeedsSparkError, StateAccessError
+from pipelines.errors import FieldError, FunctionError, NeedsSparkError, StateAccessError
 from pipelines.graph import nodes
 from pipelines.graph.plain_values import plain_list
 from pipelines.planner.plain import Evaluated, PlainContext, Table, needs_spark, read, step
@@ -186,6 +186,21 @@ def test_a_query_of_another_flows_state_is_checked_when_it_is_read(tmp_path: Pat
         query = node_of(asked.state_query("others", fields, function, outputs))
         with pytest.raises(FunctionError, match=r"test_plain_steps.py:\d+: state \"others\" has the (keys|values)"):
             step(query, [given], PlainContext(view=lambda name, view=view: view))
+    priced = StateView.of_rows(["item"], ["price", "qty"], [("b", 5, 70)])
+    for function, outputs, wrong in (
+        (MapGet(), ["qty", "prce"], "prce"),
+        (MapGet(), ["prce"], "prce"),
+        (TupleCollectionGet(), ["price", "itm", "qty"], "itm"),
+        (TupleCollectionGet(), ["item", "prce"], "prce"),
+    ):
+        query = node_of(asked.state_query("others", "args" if type(function) is MapGet else None, function, outputs))
+        with pytest.raises(
+            FieldError, match=rf'state_query\("{wrong}"\): no such field; state "others" has: .*price, qty'
+        ):
+            step(query, [given], PlainContext(view=lambda name: priced))
+    # By position, where a name is meant for its own column.
+    query = node_of(asked.state_query("others", "args", MapGet(), ["last_price", "qty"]))
+    assert step(query, [given], PlainContext(view=lambda name: priced)).rows == (("b", 5, 70),)
     query = node_of(asked.state_query("others", "args", MapGet(), ["n"]))
     with pytest.raises(FunctionError, match=r'"args string" meets "word bigint"'):
         step(query, [given], PlainContext(view=lambda name: by_key, state_types=lambda name: {"word": "bigint"}))

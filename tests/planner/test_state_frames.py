@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType
 
 from pipelines.aggregators import Average, CombinerAggregator, Count, Max, ReducerAggregator, Sum
-from pipelines.errors import FunctionError
+from pipelines.errors import FieldError, FunctionError
 from pipelines.graph import nodes
 from pipelines.sources import FixedBatches
 from pipelines.state.views import StateView
@@ -181,6 +181,10 @@ def test_a_state_of_another_flow_that_does_not_fit(spark: SparkSession) -> None:
         rows_of(stream().state_query("q", "k", MapGet(), ["x", "y"]), frames, run)
     with pytest.raises(FunctionError, match='"n bigint" meets "k string"'):
         rows_of(stream().state_query("q", "n", MapGet(), "out"), frames, run)
+    two = Run(q=(Held(spark, "k string, v int, w int", 1, [("a", 1, 2)]), None))
+    for outputs in (["w", "wrong"], ["wrong"]):
+        with pytest.raises(FieldError, match=r'"wrong"\): no such field; state "q" has: v, w'):
+            rows_of(stream().state_query("q", "k", MapGet(), outputs), frames, two)
     whole = Run(q=(Held(spark, "v int", 0, [(1,)]), None))
     with pytest.raises(FunctionError, match="has the keys"):
         rows_of(stream().state_query("q", "k", MapGet(), "out"), frames, whole)
@@ -217,6 +221,12 @@ def test_state_queries(spark: SparkSession, kind: str) -> None:
     assert queried("k", Twice(), "out bigint") == [("a", 1, 104), ("a", 3, 104), (None, 4, 204), (None, 4, 204)]
     assert len(queried(None, TupleCollectionGet(), ["key", "v"])) == 8
     assert queried(None, TupleCollectionGet(), ["x", "y"])[:2] == [("a", 1, "a", 1), ("a", 1, None, 2)]
+
+
+def test_all_of_a_state_by_position_are_its_keys_first(spark: SparkSession) -> None:
+    s, frames = stream(), {"s": source(spark, SCHEMA, ROWS[:1])}
+    state = s._topology.new_static_state(FixedState("q", "v int, key string", "key", [(1, "a")]))
+    assert rows_of(s.state_query(state, None, TupleCollectionGet(), ["x", "y"]), frames) == [("a", 1, "a", 1)]
 
 
 def test_queries_of_one_value_and_by_slice(spark: SparkSession) -> None:

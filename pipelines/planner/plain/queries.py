@@ -10,6 +10,7 @@ from pipelines.aggregators.calls import emitted
 from pipelines.errors import FunctionError, StateQueryError
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import arrow_type
+from pipelines.graph.fields import require_shown
 from pipelines.graph.types import check_meeting
 from pipelines.planner.plain.context import PlainContext, fitted
 from pipelines.planner.plain.partitions import by_hash
@@ -77,6 +78,7 @@ def check_columns(
     Raises:
         FunctionError: if the inputs are not as many as the keys, or of another sort, or the outputs more than the values, or
             rows are asked by key.
+        FieldError: if an output has a name that none of the values has, and is not meant by its position.
     """
     state = f'at {node.at}: state "{node.state}"'
     if isinstance(node.function, TupleCollectionGet):
@@ -101,6 +103,7 @@ def check_columns(
         raise FunctionError(
             "state_query", f"{state} has the values {list(values)}; got the outputs {list(node.outputs)}"
         )
+    require_shown(f"at {node.at}: state_query", node.outputs, values, f'state "{node.state}" has')
 
 
 def _parts(view: Any, table: Table, results: list[Any], types: Mapping[str, str | None], tasks: int) -> list[Any]:
