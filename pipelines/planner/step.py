@@ -155,12 +155,21 @@ def hidden(frame: DataFrame) -> list[str]:
 
 
 def task_by(frame: DataFrame, by: Sequence[str], tasks: int) -> Column:
-    """Return the task of a tuple by a hash of its fields. Maps have no hash and are left out."""
-    from pyspark.sql.types import MapType
-
+    """Return the task of a tuple by a hash of its fields. Fields with maps or variants in them have no hash and are left out."""
     types = {field.name: field.dataType for field in frame.schema.fields}
-    hashed = [column(name) for name in by if not isinstance(types[name], MapType)]
+    hashed = [column(name) for name in by if hashable(types[name])]
     return F.pmod(F.hash(*hashed), F.lit(tasks)) if hashed else F.lit(0)
+
+
+def hashable(kind: DataType) -> bool:
+    """Return whether Spark hashes values of a type: maps and variants it does not, nor what holds them."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    if isinstance(kind, ArrayType):
+        return hashable(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(hashable(field.dataType) for field in kind.fields)
+    return not isinstance(kind, MapType | VariantType)
 
 
 def type_of(text: str) -> DataType:

@@ -114,6 +114,17 @@ REPARTITIONS = {
         FED,
         {"out": TOTALS, "tasks": rows("t", (3,), (3,), (3,))},
     ),
+    "fields with maps in them": Case(
+        "1.5: what has no hash does not deal",
+        "n bigint, m array<map<string,int>>, p struct<x:int,m:map<string,int>>",
+        lambda s: (
+            keep(s.shuffle().partition_aggregate(Count(), "c").parallelism_hint(2).aggregate("c", Sum(), "all")),
+            keep(s.partition_by(["m", "p"]).partition_aggregate(Count(), "c").parallelism_hint(2), "by_them"),
+            keep(s.filter("n", RowFunction(lambda n: n < 3)).parallelism_hint(2).project("n"), "filtered"),
+        ),
+        [[(1, [{"a": 1}], {"x": 1, "m": {"a": 1}}), (2, None, None), (3, [], {"x": 2, "m": None})]],
+        {"out": rows("all", (3,)), "by_them": rows("c", (0,), (3,)), "filtered": rows("n", (1,), (2,))},
+    ),
     "partition_by null": Case(
         "1.5: null hash fields are legal",
         WORDS,

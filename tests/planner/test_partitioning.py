@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pipelines.aggregators import CombinerAggregator, Count, ReducerAggregator, Sum
 from pipelines.planner.aggregates import BestPass, ReducePass
 from pipelines.planner.compile import Compiler
+from pipelines.planner.step import task_by
 from pipelines.planner.values import Where
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_topology
@@ -165,6 +166,17 @@ def test_the_order_of_arrival_survives_a_repartition(spark: SparkSession) -> Non
     assert rows_of(listed, {"s": frame}) == [("".join(f",{n}" for n in range(2000)),)]
     last = max(n for n in range(2000) if n % 7 == 6)
     assert rows_of(s.max_by("m").project(["n", "m"]), {"s": frame}) == [(last, 6)]
+
+
+def test_fields_without_a_hash_do_not_deal(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "SELECT id AS n, array(map('a', 1)) AS m, struct(1 AS x, map('a', 1) AS y) AS p, parse_json('1') AS v FROM range(20)"
+    )
+    dealt, by_n = task_by(frame, frame.columns, 5).alias("dealt"), task_by(frame, ["n"], 5).alias("by_n")
+    none = task_by(frame, ["m", "p", "v"], 5).alias("none")
+    for row in frame.select(dealt, by_n, none).collect():
+        assert row.dealt == row.by_n
+        assert row.none == 0
 
 
 def test_what_needs_no_tasks_has_none(spark: SparkSession) -> None:

@@ -138,6 +138,9 @@ def test_tuples_enter_in_tasks_by_their_hash() -> None:
 def test_maps_do_not_count_for_a_hash() -> None:
     given = Table(("m", "n"), ("map<string,int>", "int"), (({"a": 1}, 1), ({"b": 2}, 1)))
     assert len(set(by_hash(given, given.fields, 8).tasks or ())) == 1
+    nested = Table(("p", "n"), ("struct<x:int,m:map<string,int>>", "int"), (({"x": 1, "m": {}}, 1), ({"x": 2}, 1)))
+    assert len(set(by_hash(nested, nested.fields, 8).tasks or ())) == 1
+    assert by_hash(given, ["m"], 5).tasks == (0, 0)
 
 
 def test_batch_global_is_the_task_of_the_txid() -> None:

@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import StructField, StructType
 
 from pipelines.graph.dialects import SPARK
+from pipelines.planner.step import hashable
 from pipelines.state.schema import ENGINE_COLUMNS
 
 if TYPE_CHECKING:
@@ -54,20 +55,12 @@ def former_row_hash(schema: StructType, order: Sequence[str], *, added: bool) ->
 
 
 def _hashed(field: StructField, column: str, *, null: bool = True) -> str:
-    if _hashable(field.dataType):
+    if hashable(field.dataType):
         return column
     # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
     text = f"to_json(struct({column} AS {SPARK.name(field.name)}))"
     # A table's rows are null in a column that it gets later.
     return f"CASE WHEN {column} IS NOT NULL THEN {text} END" if null else text
-
-
-def _hashable(kind: DataType) -> bool:
-    if isinstance(kind, ArrayType):
-        return _hashable(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(_hashable(field.dataType) for field in kind.fields)
-    return not isinstance(kind, MapType | VariantType)
 
 
 def xor_of_rows(hashed: str) -> str:

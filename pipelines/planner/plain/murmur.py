@@ -24,12 +24,18 @@ def spark_hash(values: Sequence[Any], types: Sequence[str]) -> int:
 
     Args:
         values: one of each column; null changes nothing.
-        types: their Spark SQL types. Maps have no hash: they are left out, as the engine does.
+        types: their Spark SQL types, all of them `hashable`.
     """
     digest = SEED
     for value, kind in zip(values, types, strict=True):
         digest = _hash(value, kind, digest)
     return _signed(digest)
+
+
+def hashable(kind: str) -> bool:
+    """Return whether Spark hashes values of a type: maps and variants it does not, nor what holds them."""
+    outer, parts = parts_of(kind)
+    return outer.strip().lower() not in ("map", "variant") and all(hashable(part) for _, part in parts)
 
 
 def task_of(values: Sequence[Any], types: Sequence[str], tasks: int) -> int:
@@ -58,7 +64,7 @@ def _hash(value: Any, kind: str, seed: int) -> int:
         return _long((value - _EPOCH) // _MICRO, seed)
     if kind.startswith("decimal"):
         return _decimal(value, kind, seed)
-    if kind.startswith(("array<", "struct<", "map<", "void")):
+    if kind.startswith(("array<", "struct<", "void")):
         return _nested(value, kind, seed)
     return _bytes(value.encode() if isinstance(value, str) else bytes(value), seed)
 

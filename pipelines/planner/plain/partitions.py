@@ -10,7 +10,7 @@ from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.bolts import copies_taken
 from pipelines.planner.plain.context import PlainContext, call
-from pipelines.planner.plain.murmur import task_of
+from pipelines.planner.plain.murmur import hashable, task_of
 from pipelines.planner.plain.table import Row, Table, order
 
 
@@ -23,9 +23,9 @@ def by_hash(table: Table, by: Sequence[str], tasks: int) -> Table:
     """Return each tuple in the task of its fields' hash."""
     if tasks == 1:
         return table.dealt(None)
-    hashed = [field for field in by if not table.type_or_guess(field).startswith("map<")]
+    hashed = [field for field in by if hashable(table.type_or_guess(field))]
     types = [table.type_or_guess(field) for field in hashed]
-    return table.dealt(task_of(row, types, tasks) for row in table.select(hashed).rows)
+    return table.dealt(task_of(row, types, tasks) if hashed else 0 for row in table.select(hashed).rows)
 
 
 def entering(node: nodes.Node, graph: nodes.Graph, tables: Mapping[int, Table], context: PlainContext) -> list[Table]:
