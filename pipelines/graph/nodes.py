@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from pipelines.aggregators import ColumnAggregator
 from pipelines.graph import events, lineage, traits, types
 from pipelines.graph.fields import distinct
 from pipelines.graph.lineage import Lineage, Origin
@@ -28,8 +29,8 @@ STATIC_STATE: Final = "static state"
 class Aggregation:
     """One aggregator of an aggregate or persistent aggregate: its input fields and the fields it makes.
 
-    `types` are the Spark SQL types of the outputs, empty for an aggregator over columns, whose types Spark finds, and for
-    one whose outputs have the types of its inputs in order (FirstN).
+    `types` are the Spark SQL types of the outputs; of an aggregator over columns, whose types Spark finds, as the user said
+    them. They are empty for one whose outputs have the types of its inputs in order (FirstN).
     """
 
     aggregator: Any
@@ -98,10 +99,20 @@ class Node(ABC):
         """Return the Spark SQL types of its fields, from those of each parent's; None where only Spark can tell."""
 
     @property
+    def said(self) -> Types:
+        """Return the types that the user has written for outputs whose types come from elsewhere: Spark, or a state."""
+        return {}
+
+    @property
     def asks(self) -> traits.Asks:
         """Return what it asks of its parents' frames beside their fields."""
         (asks,) = self._asks
         return asks if isinstance(asks, traits.Asks) else asks(self)
+
+
+def _said_of(aggregations: Iterable[Aggregation]) -> dict[str, str]:
+    """Return what was said of the outputs of aggregators over columns."""
+    return {a.output: a.types[0] for a in aggregations if a.types and isinstance(a.aggregator, ColumnAggregator)}
 
 
 def as_one(node: Node, growing: Growing, above: tuple[int, ...]) -> int:
@@ -212,8 +223,12 @@ class EachNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYAB
         inputs = {name: above[0][name] for name in self.inputs}
         return {**above[0], **lineage.made(self.function, inputs, self.outputs)}
 
+    @property
+    def said(self) -> Types:
+        return dict(zip(self.outputs, getattr(self.function, "said", ()), strict=False))
+
     def field_types(self, above: tuple[Types, ...]) -> Types:
-        return {**above[0], **types.named(self.outputs, getattr(self.function, "types", ()))}
+        return {**above[0], **types.named(self.outputs, getattr(self.function, "types", ())), **self.said}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +261,12 @@ class MapNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABL
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         return lineage.made(self.function, above[0], self.fields)
 
+    @property
+    def said(self) -> Types:
+        return dict(zip(self.fields, getattr(self.function, "said", ()), strict=False))
+
     def field_types(self, above: tuple[Types, ...]) -> Types:
-        return types.named(self.fields, getattr(self.function, "types", ()))
+        return {**types.named(self.fields, getattr(self.function, "types", ())), **self.said}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +350,10 @@ class AggregateNode(Node, by_tuple=False, asks=traits.of_aggregate, alone="aggre
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         keys = {name: above[0][name] for name in self.group}
         return {**keys, **lineage.of_aggregations(self.aggregations, above[0])}
+
+    @property
+    def said(self) -> Types:
+        return _said_of(self.aggregations)
 
     def field_types(self, above: tuple[Types, ...]) -> Types:
         return {**{name: above[0].get(name) for name in self.group}, **types.of_aggregations(self.aggregations)}
@@ -510,6 +533,11 @@ class PersistNode(Node, by_tuple=False, asks=traits.of_persist, alone=traits.REP
             return lineage.made(self.updater, inputs, distinct((*self.fields, *self.outputs)))
         outputs = lineage.of_aggregations(self.aggregations, above[0])
         return {name: outputs[name] if name in outputs else above[0][name] for name in self.fields}
+
+    @property
+    def said(self) -> Types:
+        # A table has what is not finished by a type of its own.
+        return _said_of(a for a in self.aggregations if getattr(a.aggregator, "shown_as_stored", False))
 
     def field_types(self, above: tuple[Types, ...]) -> Types:
         if self.updater is not None:
@@ -736,9 +764,10 @@ class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what
 class StateQueryNode(Node, by_tuple=False, asks=traits.of_query, alone=traits.REPLAYABLE):
     """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions.
 
-    `types` are the outputs' Spark SQL types for a query function written in Python; `state_node` the PersistNode or
-    StaticStateNode of the same topology, if there is one. With `parted` (all tuples of a state, asked behind a broadcast)
-    each task sees the part of the state whose keys' hash is its number, so that together they give each tuple once.
+    `types` are the outputs' Spark SQL types for a query function written in Python, and as the user said them for a built-in
+    one; `state_node` the PersistNode or StaticStateNode of the same topology, if there is one. With `parted` (all tuples of
+    a state, asked behind a broadcast) each task sees the part of the state whose keys' hash is its number, so that together
+    they give each tuple once.
     """
 
     state: str
@@ -761,7 +790,7 @@ class StateQueryNode(Node, by_tuple=False, asks=traits.of_query, alone=traits.RE
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         holder = None if self.state_node is None else graph[self.state_node]
         assert holder is None or isinstance(holder, PersistNode | StaticStateNode)
-        if not self.types:
+        if self.function.in_spark:
             columns = {name: ((self.state, self._column(place, holder)),) for place, name in enumerate(self.outputs)}
             return {**above[0], **columns}
         # A state whose table alone knows its fields has no values here.
@@ -779,6 +808,10 @@ class StateQueryNode(Node, by_tuple=False, asks=traits.of_query, alone=traits.RE
             if len(fields) == len(self.outputs):
                 return fields[place]
         return output
+
+    @property
+    def said(self) -> Types:
+        return dict(zip(self.outputs, self.types, strict=False)) if self.function.in_spark else {}
 
     def field_types(self, above: tuple[Types, ...]) -> Types:
         return {**above[0], **types.named(self.outputs, self.types)}

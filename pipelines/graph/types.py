@@ -35,6 +35,21 @@ def same_type(first: str | None, other: str | None) -> bool:
     return "".join(first.lower().split()) == "".join(other.lower().split())
 
 
+def check_said(operation: str, said: Types, comes: Types) -> None:
+    """Check that outputs come in the types that the user wrote for them.
+
+    Args:
+        comes: the types in which they come; what is not known is not checked.
+    """
+    for name, kind in said.items():
+        if not same_type(kind, comes.get(name)):
+            raise FunctionError(
+                operation,
+                f"gives {_shown(name, str(comes[name]))}; got {_shown(name, str(kind))}",
+                hint="write the type that comes, or none, and cast the field before it or behind it for another",
+            )
+
+
 _SORTS = {
     "text": ("string", "varchar", "char"),
     "number": (*WHOLE, "float", "real", "double", "decimal", "dec", "numeric"),

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
 from pipelines.graph.bolts import copies_taken, dealt_by, is_spout, node_tasks
+from pipelines.graph.types import check_said
 from pipelines.planner.aggregates import aggregated, extreme, multi_reduced
 from pipelines.planner.functions import appended, consumed, kept, replaced
 from pipelines.planner.joins import joined
@@ -21,7 +22,7 @@ from pipelines.planner.partitioning import entered, hidden_needs, merged, repart
 from pipelines.planner.persists import new_values, persisted, read_by
 from pipelines.planner.siblings import Siblings
 from pipelines.planner.state_queries import queried
-from pipelines.planner.step import TASK, Context, Step, columns
+from pipelines.planner.step import TASK, Context, Step, columns, text_of, type_of
 from pipelines.planner.windows import entering, on_time, windowed, windowed_in_batch
 
 if TYPE_CHECKING:
@@ -110,7 +111,12 @@ class Compiler:
             needed=needed,
         )
         siblings = self._siblings.get(node.id)
-        return _COMPILERS[type(node)](step) if siblings is None else siblings.rows(step)
+        frame = _COMPILERS[type(node)](step) if siblings is None else siblings.rows(step)
+        if node.said:
+            said = {name: text_of(type_of(str(kind))) for name, kind in node.said.items()}
+            comes = {field.name: text_of(field.dataType) for field in frame.schema.fields}
+            check_said(f"at {node.at}: {node.label}", said, comes)
+        return frame
 
     def _entering(self, node: nodes.Node, parent: int) -> DataFrame:
         """A parent's frame, its tuples in the tasks that the node has.

@@ -18,11 +18,12 @@ from pipelines.errors import DuplicateKeyError, UnknownQueryError, UnknownStateE
 from pipelines.graph import events, nodes
 from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.bolts import dealt_by, node_tasks, running_order
+from pipelines.graph.types import check_said
 from pipelines.planner.plain import PlainContext, Row, Table, entering, freeze, in_order, plain, read, step
 from pipelines.planner.plain.context import fitted
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.queries import fixed_view
-from pipelines.planner.plain.steps import aggregate_types, running
+from pipelines.planner.plain.steps import aggregate_types, kinds_of, running
 from pipelines.planner.plan import answer_node
 from pipelines.state.kinds import LOG
 from pipelines.state.views import MapState, StateView
@@ -100,14 +101,15 @@ class AggregateState(_Keyed):
 
     def commit(self, table: Table, tasks: int, batch: int) -> Table:
         self.known = aggregate_types(table, self.node.group, self.node.aggregations)
+        types = self.types()
+        if all(table.types):
+            check_said(f"at {self.node.at}: {self.node.label}", self.node.said, types)
+        kinds = [kinds_of(a, types) for a in self.node.aggregations]
         touched = []
         stored = {frozen: values for frozen, (_, values) in self.values.items()}
         chains = running(table, self.node.group, self.node.aggregations, batch, stored) if table.rows else ()
         for key, chain in chains:
-            new = [
-                fitted(self.node.label, a.types, [(link.state,)])[0][0]
-                for a, link in zip(self.node.aggregations, chain, strict=True)
-            ]
+            new = [fitted(self.node.label, own, [(link.state,)])[0][0] for own, link in zip(kinds, chain, strict=True)]
             self.values[freeze(key)] = key, new
             touched.append(self._row(key, new))
         shown = Table(self.node.fields, self.known, tuple(touched))

@@ -10,8 +10,9 @@ from pipelines.aggregators.window import numeric_type, undivided
 from pipelines.errors import ChainOutputsError, FunctionError
 from pipelines.graph.fields import as_names, require
 from pipelines.graph.nodes import Aggregation
-from pipelines.graph.types import Types, known_types
+from pipelines.graph.types import Types, check_said, known_types
 from pipelines.trident.functions import output_schema
+from pipelines.windows.tuples import output_types
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
@@ -53,6 +54,13 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields)
     return chain
 
 
+def check_types(operation: str, chain: Sequence[Aggregation], stream: HasFields) -> None:
+    """Refuse types that are written for a built-in aggregator's output and are not what comes, as far as that is known here."""
+    said = {a.output: a.types[0] for a in chain if a.types and isinstance(a.aggregator, ColumnAggregator)}
+    if said:
+        check_said(operation, said, dict(output_types(tuple(chain), known_types(stream._topology.graph, stream.node))))
+
+
 def _take_numbers(chain: Sequence[Aggregation], types: Types) -> None:
     """Refuse the sum of a text or an array: Spark would end the batch at the first value that is no number."""
     for aggregation in chain:
@@ -75,7 +83,7 @@ def _one(
     if len(names) != 1 and not isinstance(aggregator, Aggregator):
         raise FunctionError(operation, f"{aggregator} makes a single field; got {list(names)}")
     if isinstance(aggregator, ColumnAggregator):
-        return Aggregation(aggregator, _of_columns(operation, aggregator, inputs, available), names)
+        return Aggregation(aggregator, _of_columns(operation, aggregator, inputs, available), names, types)
     if isinstance(aggregator, FirstN):
         aggregator = aggregator.bind(inputs)
     if aggregator.returns is None and not types:

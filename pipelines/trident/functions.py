@@ -3,6 +3,7 @@ and the built-in ones (rules 1.3)."""
 
 from __future__ import annotations
 
+import copy
 import datetime
 import inspect
 import logging
@@ -18,6 +19,7 @@ from typing import Any
 from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 from pipelines.graph.fields import as_names, parse_ddl
+from pipelines.graph.types import check_said
 
 _TYPES = {int: "bigint", float: "double", str: "string", bool: "boolean", bytes: "binary"}
 
@@ -39,6 +41,10 @@ class ColumnFunction:
 
     lineage: Declared | None = None
     """Which inputs each output comes from, where not from all of them."""
+    types: tuple[str, ...] = ()
+    """The Spark SQL types of the outputs, where they are known."""
+    said: tuple[str, ...] = ()
+    """The types of the outputs as the user said them. They must be those that Spark finds."""
     compares = False
     """Whether a filter compares its fields with one another, so that they must hold values of one sort."""
 
@@ -141,9 +147,10 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
         kinds = given.types or types
         if len(kinds) != len(names) and names:
             raise FunctionError(operation, f"{given} needs one type an output field; got {kinds} for {names}")
+        check_said(f"{operation} {given}", dict(zip(names, types, strict=False)), dict(zip(names, kinds, strict=False)))
         return replace(given, types=kinds), names
     if isinstance(given, ColumnFunction):
-        return given, names
+        return _said(operation, given, names, types), names
     if not callable(given):
         raise FunctionError(
             operation, f"{given!r} is not a function", hint="give a callable of Columns, or a Python generator"
@@ -157,7 +164,19 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
                 hint=f'write the outputs as a schema ("{(names or ("x",))[0]} bigint") or use @row_function("bigint")',
             )
         return RowFunction(given, types, getattr(given, "lineage", None)), names
-    return ColumnFunction(given), names
+    return _said(operation, ColumnFunction(given), names, types), names
+
+
+def _said(operation: str, function: ColumnFunction, names: tuple[str, ...], types: tuple[str, ...]) -> ColumnFunction:
+    """Return a function of columns that knows what was said of its outputs."""
+    check_said(
+        f"{operation} {function}", dict(zip(names, types, strict=False)), dict(zip(names, function.types, strict=False))
+    )
+    if not types:
+        return function
+    twin = copy.copy(function)
+    twin.said = types
+    return twin
 
 
 class Resolvable(ABC):
@@ -213,6 +232,8 @@ def _annotated(call: Callable[..., Any]) -> tuple[str, ...]:
 
 class Split(ColumnFunction):
     """Splits a string on single spaces into one row a word; empty words are left out (Trident rules 1.3, testing)."""
+
+    types = ("string",)
 
     def __call__(self, *columns: Any) -> Any:
         # array_remove and not a filter: Spark interprets a lambda, and with it the whole stage around it.

@@ -11,7 +11,7 @@ from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, require_shown, storable
 from pipelines.graph.types import check_meeting, known_types
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS
-from pipelines.trident.aggregation import parse_aggregations
+from pipelines.trident.aggregation import check_types, parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.states import DeltaState, FixedState, TridentState, state_name
 from pipelines.trident.steps import Steps
@@ -82,9 +82,9 @@ def check_query(
 
 
 def query_types(function: QueryFunction, outputs: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the types of the outputs of a function written in Python; of a built-in one they are the state's: empty."""
+    """Return the types of the outputs of a function written in Python; of a built-in one, whose are the state's, as written."""
     if isinstance(function, _BUILT_IN):
-        return ()
+        return types
     types = types or as_names(function.returns)
     if len(types) != len(outputs):
         raise FunctionError(
@@ -161,6 +161,7 @@ class Persisting(Steps):
                     hint="use a CombinerAggregator, a ReducerAggregator or a built-in aggregator",
                 )
         values = added(operation, [member.output for member in chain], group)
+        check_types(operation, chain, self)
         layouts = _layouts(operation, [member.aggregator for member in chain])
         return self._persist(operation, state, layouts, group, values, group=group, aggregations=chain)
 

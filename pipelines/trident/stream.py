@@ -14,7 +14,7 @@ from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
 from pipelines.graph.types import check_meeting, known_types
-from pipelines.trident.aggregation import ChainedAggregation, parse_aggregations
+from pipelines.trident.aggregation import ChainedAggregation, check_types, parse_aggregations
 from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
 from pipelines.trident.persisting import Persisting
 from pipelines.trident.states import DeltaState, TridentState
@@ -235,6 +235,7 @@ class Stream(Partitioning, Persisting):
         self, operation: str, group: tuple[str, ...], chain: tuple[nodes.Aggregation, ...], *, partitioned: bool
     ) -> Stream:
         fields = group + added(operation, [output for aggregation in chain for output in aggregation.outputs], group)
+        check_types(operation, chain, self)
         return self._add(nodes.AggregateNode, fields=fields, group=group, aggregations=chain, partitioned=partitioned)
 
     def window(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,10 @@ from pipelines.graph.types import known_types
 from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.state.kinds import ROWS
 from pipelines.trident.aggregation import parse_aggregations
-from pipelines.trident.functions import output_schema
 from pipelines.trident.states import DeltaState
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.operations import BOUNDS, AlignedWindow, SessionWindow, SpanWindow, TaskWindow
-from pipelines.windows.tuples import TupleChain
+from pipelines.windows.tuples import TupleChain, output_types
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
@@ -189,7 +188,8 @@ def windowed(
     if any(isinstance(spout, nodes.QuerySpoutNode) for spout in stream._topology.spouts_of(stream.node)):
         raise FunctionError("window", "a query is one batch: there is no window over it", hint="use aggregate")
     chain = parse_aggregations("window", args, stream)
-    operation = config.operation(chain)
+    # What was said of built-in ones is of the results' fields: windows of one operation are the same with it or without.
+    operation = config.operation([replace(a, types=()) if _built_in(a) else a for a in chain])
     key = (events.TASK,) if isinstance(config, WindowConfig) else group or ()
     kept = tuple(name for name in key if name != events.TASK)
     outputs = added("window", operation.outputs, kept)
@@ -207,9 +207,7 @@ def windowed(
     known = known_types(stream._topology.graph, stream.node)
     types = {name: known.get(name) or "" for name in kept}
     types |= dict.fromkeys(BOUNDS if isinstance(config, SpanConfig) else (), "timestamp")
-    types |= zip(
-        (name for aggregation in chain for name in aggregation.outputs), _types(stream, chain, args), strict=True
-    )
+    types |= zip((name for aggregation in chain for name in aggregation.outputs), _types(stream, chain), strict=True)
     return _results(stream, operation, channel, {name: types[name] for name in (*kept, *outputs)}, key)
 
 
@@ -270,15 +268,12 @@ def _free_name(topology: Any) -> str:
     return f"{topology.name}__window{number}"
 
 
-def _types(stream: Stream, chain: Sequence[nodes.Aggregation], args: tuple[Any, ...]) -> tuple[str, ...]:
-    """The Spark SQL types of all outputs; empty where only Spark can tell them, from those of the inputs."""
-    known = known_types(stream._topology.graph, stream.node)
-    said = dict(zip(*output_schema(args[-1]), strict=False)) if isinstance(args[-1], str) else {}
-    kinds: list[str] = []
-    for aggregation in chain:
-        if isinstance(aggregation.aggregator, ColumnAggregator):
-            types: tuple[str, ...] = (said.get(aggregation.output, ""),)
-        else:
-            types = aggregation.types or tuple(known.get(field) or "" for field in aggregation.inputs)
-        kinds += types
-    return tuple(kinds)
+def _built_in(aggregation: nodes.Aggregation) -> bool:
+    return isinstance(aggregation.aggregator, ColumnAggregator)
+
+
+def _types(stream: Stream, chain: Sequence[nodes.Aggregation]) -> tuple[str, ...]:
+    """The Spark SQL types of all outputs: as said, else from those of the inputs; empty where only Spark can tell them."""
+    comes = dict(output_types(tuple(chain), known_types(stream._topology.graph, stream.node)))
+    said = {name: kind for a in chain for name, kind in zip(a.outputs, a.types, strict=False)}
+    return tuple(said.get(name) or comes[name] or "" for a in chain for name in a.outputs)

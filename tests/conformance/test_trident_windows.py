@@ -14,6 +14,7 @@ from pipelines.sources import FixedBatches
 from pipelines.testing import run_topology
 from pipelines.trident import (
     Aggregator,
+    Collect,
     Count,
     DeltaState,
     Max,
@@ -234,6 +235,18 @@ def test_lengths_of_the_configurations() -> None:
     assert (twenty.window_length, twenty.sliding_length) == (20_000, 20_000)
     fifty = SlidingDurationWindow.of(timedelta(seconds=50), timedelta(seconds=10))
     assert (fifty.window_length, fifty.sliding_length) == (50_000, 10_000)
+
+
+def test_results_have_the_types_that_are_said_or_come() -> None:
+    topology = TridentTopology("typed")
+    stream = topology.new_stream("s", FixedBatches("n int", []))
+    stream.tumbling_window(2, "n", Sum(), "w double").partition_persist(DeltaState("said"))
+    dealt = stream.tumbling_window(1, "n", Max(), "w").partition_by("w").partition_aggregate("w", Collect(), "all")
+    dealt.parallelism_hint(4).partition_persist(DeltaState("come"))
+    found = run_topology(topology, {"s": [[(n,) for n in range(1, 9)]]})
+    assert [repr(row["w"]) for row in found["said"]] == ["3.0", "7.0", "11.0", "15.0"]
+    # As Spark deals ints.
+    assert sorted(row["all"] for row in found["come"]) == [[], [1, 3, 7, 8], [2, 4, 5], [6]]
 
 
 def test_windows_are_checked_at_their_line() -> None:

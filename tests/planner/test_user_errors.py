@@ -8,13 +8,26 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pipelines.aggregators import Aggregator, CombinerAggregator, ReducerAggregator
 from pipelines.errors import FunctionError
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.sources import FixedBatches
 from pipelines.state.views import StateView
-from pipelines.trident import ArrowFunction, DeltaState, FixedState, RowFunction, Split, Stream, TridentTopology
+from pipelines.testing import run_topology
+from pipelines.trident import (
+    ArrowFunction,
+    DeltaState,
+    FixedState,
+    MapGet,
+    Max,
+    RowFunction,
+    Split,
+    Stream,
+    Sum,
+    TridentTopology,
+)
 from pipelines.trident.user_code import MultiReducer, QueryFunction, StateUpdater
 from tests.planner.plans import Run, frame_of, source
 
@@ -125,6 +138,43 @@ def test_a_function_of_columns_that_fails_names_its_line(spark: SparkSession, na
     stream = TridentTopology("t").new_stream("s", FixedBatches("k string, n bigint", []))
     with pytest.raises(FunctionError, match=r"at .*test_user_errors.py:\d+: it failed on \d column"):
         frame_of(UNFIT[name](stream), {"s": source(spark, "k string, n bigint", [("a", 1)])})
+
+
+TYPED: dict[str, Callable[[Stream], Stream]] = {
+    "a function": lambda s: s.each("n", lambda n: n + 1, "x int"),
+    "the second of two": lambda s: s.each("n", lambda n: (n, n), "y bigint, x int"),
+    "a map": lambda s: s.map(lambda k, n: n, "x int"),
+    "a generator": lambda s: s.flat_map(lambda k, n: F.explode(F.array(n)), "x int"),
+    "an aggregate": lambda s: s.each("n", lambda n: n, "m").aggregate("m", Max(), "x int"),
+    "an aggregate beside Python": lambda s: (
+        s.each("n", lambda n: n, "m")
+        .chained_agg()
+        .aggregate("m", Sum(), "x int")
+        .aggregate("n", ReducerAggregator(lambda: 0, max), "y")
+        .chain_end()
+    ),
+    "a state": lambda s: s.state_query(fixed(s), "k", MapGet(), "x bigint"),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_type_that_only_spark_knows_to_be_another_is_refused_before_the_start(spark: SparkSession, name: str) -> None:
+    stream = TYPED[name](TridentTopology("t").new_stream("s", FixedBatches(SCHEMA, [])))
+    come, got = ("int", "bigint") if name == "a state" else ("bigint", "int")
+    message = rf'at .*test_user_errors.py:\d+: .*: gives "x {come}"; got "x {got}"'
+    with pytest.raises(FunctionError, match=message):
+        frame_of(stream, {"s": source(spark, SCHEMA, ROWS)})
+    stream.partition_persist(DeltaState("out"))
+    with pytest.raises(FunctionError, match=message):
+        run_topology(stream._topology, {"s": [ROWS]}, "reference", spark)
+
+
+def test_a_type_that_spark_finds_too_is_taken(spark: SparkSession) -> None:
+    s = TridentTopology("t").new_stream("s", FixedBatches(SCHEMA, []))
+    told = s.each("n", lambda n: F.array(F.struct(n)), "x array<struct<n: BIGINT>>").each(
+        "n", lambda n: n / 2, "y double"
+    )
+    assert frame_of(told, {"s": source(spark, SCHEMA, ROWS)}).columns == ["k", "n", "x", "y"]
 
 
 def fixed(stream: Stream) -> Any:

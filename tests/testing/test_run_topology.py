@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from pipelines.state.lake import Lake
 from pipelines.testing import TICK, ReferenceEngine, query_topology, run_topology
 from pipelines.testing.engines import Engine
 from pipelines.trident import (
+    Collect,
     Count,
     DeltaState,
     MapGet,
@@ -249,6 +251,31 @@ def test_whole_numbers_of_a_double_are_floats() -> None:
     stream = topology.new_stream("s", FixedBatches("x double", []))
     stream.map(RowFunction(str, ("string",)), "text").partition_persist(DeltaState("out"))
     assert run_topology(topology, {"s": [[(1,)]]}) == {"out": [{"text": "1.0"}]}
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+def test_a_sum_that_bigint_cannot_hold_is_refused_as_by_a_stream(persisted: bool) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatches("n bigint", []))
+    if persisted:
+        stream.persistent_aggregate(DeltaState("out"), "n", Sum(), "x")
+    else:
+        stream.aggregate("n", Sum(), "x").partition_persist(DeltaState("out"))
+    with pytest.raises(FunctionError, match=r"9223372036854775808.*does not fit"):
+        run_topology(topology, {"s": [[(2**62,), (2**62,)]]})
+    assert run_topology(topology, {"s": [[(2**62,), (2**62 - 1,)]]}) == {"out": [{"x": 2**63 - 1}]}
+
+
+def test_sums_of_decimals_are_dealt_as_on_spark() -> None:
+    topology = TridentTopology("t")
+    sums = (
+        topology.new_stream("s", FixedBatches("w string, x decimal(10,2)", [])).group_by("w").aggregate("x", Sum(), "y")
+    )
+    dealt = sums.partition_by("y").partition_aggregate("y", Collect(), "all").parallelism_hint(4)
+    dealt.partition_persist(DeltaState("out"))
+    found = run_topology(topology, {"s": [[(f"k{n}", Decimal(n) / 4) for n in range(1, 9)]]})
+    quarters = [[int(value * 4) for value in row["all"]] for row in found["out"]]
+    assert quarters == [[], [1, 3], [2, 5], [4, 6, 7, 8]]
 
 
 def test_order_is_stated() -> None:

@@ -14,6 +14,7 @@ from pipelines.errors import (
     FieldError,
     FunctionError,
 )
+from pipelines.graph.types import known_types
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
 from pipelines.state.kinds import MAP, OPAQUE
@@ -24,6 +25,7 @@ from pipelines.trident import (
     MapGet,
     Max,
     QueryFunction,
+    ReducerAggregator,
     RowFunction,
     SnapshotGet,
     Split,
@@ -350,3 +352,50 @@ def test_a_sum_of_what_may_be_a_number_is_taken() -> None:
     # What Spark alone can tell the type of is left to it.
     longer = stream.each("word", lambda word: word, "long")
     assert longer.aggregate([Sum("long", "letters")]).output_fields == ("letters",)
+
+
+TYPED: dict[str, tuple[Callable[[Stream], Any], str]] = {
+    "aggregate": (lambda s: s.aggregate("n", Sum(), "x double"), 'aggregate: gives "x bigint"; got "x double"'),
+    "grouped": (lambda s: s.group_by("word").aggregate(Count(), "x int"), 'gives "x bigint"; got "x int"'),
+    "in the aggregator": (lambda s: s.aggregate([Average("n", "x float")]), 'gives "x double"; got "x float"'),
+    "chain": (
+        lambda s: s.chained_agg().aggregate("n", Max(), "x int").aggregate(Count(), "c").chain_end(),
+        'gives "x bigint"; got "x int"',
+    ),
+    "persistent": (
+        lambda s: s.group_by("word").persistent_aggregate(state(), "n", Sum(), "x decimal(9,2)"),
+        'persistent_aggregate: gives "x bigint"; got "x decimal(9, 2)"',
+    ),
+    "built-in function": (
+        lambda s: s.each("word", Split(), "x bigint"),
+        'each Split: gives "x string"; got "x bigint"',
+    ),
+    "function with types": (
+        lambda s: s.flat_map(RowFunction(lambda *_: [1], ("int",)), "x bigint"),
+        'gives "x int"; got "x bigint"',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TYPED)
+def test_a_type_that_is_not_what_comes_is_refused(case: str) -> None:
+    make, message = TYPED[case]
+    with pytest.raises(FunctionError) as caught:
+        make(new_stream())
+    assert message in str(caught.value)
+
+
+def test_a_type_that_is_what_comes_or_may_be_is_taken() -> None:
+    stream = new_stream()
+    told = stream.each("word", Split(), "w STRING").each("n", lambda n: n, "m double")
+    known = known_types(told._topology.graph, told.aggregate("m", Sum(), "x double").node)
+    assert (told.output_fields[3:], known) == (("w", "m"), {"x": "double"})
+    assert stream.aggregate([Count("c bigint"), Average("n", "m double")]).output_fields == ("c", "m")
+    # A user's own aggregator gives what is said.
+    assert stream.aggregate("n", ReducerAggregator(lambda: 0, max), "x double").output_fields == ("x",)
+
+
+def test_words_of_a_split_are_texts() -> None:
+    words = new_stream().each("sentence", Split(), "w")
+    with pytest.raises(AggregationError, match=r"Sum.*of type string: it takes numbers"):
+        words.aggregate("w", Sum(), "x")

@@ -94,9 +94,10 @@ def call(
     if isinstance(function, ArrowFunction):
         return _over_arrays(function, inputs, names), function.types or unknown
     if function.rows is not None:
-        return [_rows(str(function), function.rows, None, row, len(names)) for row in inputs.rows], unknown
+        made = [_rows(str(function), function.rows, None, row, len(names)) for row in inputs.rows]
+        return made, function.types or function.said or unknown
     if not inputs.rows:
-        return [], unknown
+        return [], function.said or unknown
     result = context.evaluated(inputs, function, names, str(function))
     return result.rows, result.types
 

@@ -138,7 +138,7 @@ def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, .
 def _types(
     node: nodes.StateQueryNode, context: PlainContext, held: Callable[[], Mapping[str, str | None]]
 ) -> tuple[str | None, ...]:
-    if node.types:
+    if not node.function.in_spark:
         return node.types
     known, view = held(), context.view(node.state)
     shown = _columns(node.outputs, (*view.keys, *view.values) if node.function.shows_keys else view.values)

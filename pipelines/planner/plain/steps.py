@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.aggregators import Average, Collect, Count, DistinctCount, Max, Min, Sum
+from pipelines.aggregators import ColumnAggregator, Sum
 from pipelines.aggregators.calls import taking
 from pipelines.aggregators.folds import General, Running
 from pipelines.aggregators.ordering import freeze
@@ -15,12 +15,14 @@ from pipelines.errors import NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
+from pipelines.graph.types import check_said
 from pipelines.planner.plain.context import PlainContext, call, fitted, keeps
 from pipelines.planner.plain.meeting import brought, common_of
 from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_batch_task, repartitioned
 from pipelines.planner.plain.queries import queried
 from pipelines.planner.plain.table import Row, Table
 from pipelines.trident.functions import ColumnFunction
+from pipelines.windows.tuples import output_types
 
 Groups = Iterable[tuple[Row, list[Running]]]
 
@@ -30,18 +32,20 @@ def aggregated(node: nodes.AggregateNode, table: Table, context: PlainContext) -
     types = aggregate_types(table, node.group, node.aggregations)
     tasks = context.tasks_of(node.id)
     if node.partitioned:
-        parts = [_rows(node, part, context) for part in table.by_task(tasks)]
+        parts = [_rows(node, part, types, context) for part in table.by_task(tasks)]
         numbers = [task for task, rows in enumerate(parts) for _ in rows]
         made = Table(node.fields, types, tuple(row for rows in parts for row in rows))
         return made.dealt(numbers if tasks > 1 else None)
-    made = Table(node.fields, types, tuple(_rows(node, table, context)))
+    made = Table(node.fields, types, tuple(_rows(node, table, types, context)))
     return by_hash(made, node.group, tasks) if node.group else in_batch_task(made, tasks, context)
 
 
-def _rows(node: nodes.AggregateNode, table: Table, context: PlainContext) -> list[Row]:
+def _rows(node: nodes.AggregateNode, table: Table, types: Sequence[str | None], context: PlainContext) -> list[Row]:
     rows: list[Row] = []
+    of_fields = dict(zip(node.fields, types, strict=True))
+    kinds = [kinds_of(a, of_fields) for a in node.aggregations]
     for key, chain in running(table, node.group, node.aggregations, context.batch):
-        made = (fitted(node.label, a.types, link.complete()) for a, link in zip(node.aggregations, chain, strict=True))
+        made = (fitted(node.label, own, link.complete()) for own, link in zip(kinds, chain, strict=True))
         for product in itertools.product(*made):
             rows.append((*key, *itertools.chain.from_iterable(product)))
     return rows
@@ -86,25 +90,19 @@ def running(
 
 def aggregate_types(table: Table, group: Sequence[str], aggregations: Sequence[Aggregation]) -> tuple[str | None, ...]:
     """Return the types of an aggregate's fields, as far as they are known without Spark."""
-    types = [table.type_of(field) for field in group]
-    for a in aggregations:
-        inputs = [table.type_of(field) for field in a.inputs]
-        types += a.types or ([_result_type(a.aggregator, inputs)] if len(a.outputs) == 1 else inputs)
-    return tuple(types)
+    known = dict(zip(table.fields, table.types, strict=True))
+    return (*map(known.get, group), *(kind for _, kind in output_types(tuple(aggregations), known)))
 
 
-def _result_type(aggregator: Any, inputs: Sequence[str | None]) -> str | None:
-    if isinstance(aggregator, Count | DistinctCount):
-        return "bigint"
-    if isinstance(aggregator, Average):
-        return "double"
-    if isinstance(aggregator, Collect):
-        return f"array<{inputs[0]}>" if inputs[0] else None
-    if isinstance(aggregator, Sum) and inputs[0] in ("tinyint", "smallint", "int", "bigint"):
-        return "bigint"
-    if isinstance(aggregator, Sum):
-        return "double" if inputs[0] in ("float", "double") else None
-    return inputs[0] if isinstance(aggregator, Min | Max) or len(inputs) == 1 else None
+def kinds_of(aggregation: Aggregation, types: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the types that the values of an aggregator must fit: those of a user's own, and of sums, which may grow past theirs.
+
+    Args:
+        types: of the aggregate's fields.
+    """
+    if not isinstance(aggregation.aggregator, ColumnAggregator):
+        return aggregation.types
+    return (types[aggregation.output] or "",) if isinstance(aggregation.aggregator, Sum) else ()
 
 
 def merged(node: nodes.MergeNode, tables: Sequence[Table], context: PlainContext) -> Table:
@@ -279,7 +277,10 @@ def step(node: nodes.Node, tables: Tables, context: PlainContext) -> Table:
     plain = _STEPS.get(type(node))
     if plain is None:
         raise NotImplementedError(f"the plain interpreter does not know {type(node).__name__}")
-    return plain.step(node, tables, context)
+    made = plain.step(node, tables, context)
+    if node.said and all(kind for table in tables for kind in table.types):
+        check_said(f"at {node.at}: {node.label}", node.said, dict(zip(made.fields, made.types, strict=True)))
+    return made
 
 
 def needs_spark(candidates: Iterable[nodes.Node]) -> bool:
