@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError
+from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FunctionError
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -84,10 +84,16 @@ def type_problem(text: str) -> str | None:
     return decimal_problem(text)
 
 
-def as_names(names: FieldNames | None) -> tuple[str, ...]:
-    """One name, a list of names or None as a tuple of names."""
+def as_names(names: FieldNames | None, operation: str = "fields") -> tuple[str, ...]:
+    """Return one name, a list of names or None as a tuple of names.
+
+    Raises:
+        FunctionError: it is something else.
+    """
     if names is None:
         return ()
+    if not isinstance(names, str | Iterable):
+        raise FunctionError(operation, f"fields are a name or a list of names; got {names!r}")
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -98,7 +104,7 @@ def added(operation: str, names: FieldNames, available: Sequence[str]) -> tuple[
         DuplicateFieldError: if a name is taken (compared without case, as Spark and Delta do).
         BadNameError: if a name is empty, starts with an underscore (reserved for the engine), or holds a backtick or `${`.
     """
-    new = as_names(names)
+    new = as_names(names, operation)
     taken = {field.lower() for field in available}
     for name in new:
         # Spark replaces `${...}` in every SQL text before it parses it, also within the quotes of a name.

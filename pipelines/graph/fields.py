@@ -38,7 +38,7 @@ def require(operation: str, names: FieldNames | None, available: Sequence[str]) 
     Raises:
         FieldError: at the first name that the stream does not have (Trident rules, section 2, field projection).
     """
-    wanted = as_names(names)
+    wanted = as_names(names, operation)
     for name in wanted:
         if name not in available:
             raise FieldError(operation, str(name), available)

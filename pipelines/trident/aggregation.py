@@ -42,7 +42,7 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields)
     """
     available = stream.output_fields
     if len(args) == 3:
-        chain: tuple[Aggregation, ...] = (_one(operation, args[1], as_names(args[0]), args[2], available),)
+        chain: tuple[Aggregation, ...] = (_one(operation, args[1], as_names(args[0], operation), args[2], available),)
     elif len(args) == 2:
         chain = (_one(operation, args[0], None, args[1], available),)
     elif len(args) == 1 and isinstance(args[0], list | tuple) and args[0]:

@@ -166,14 +166,22 @@ class Persisting(Steps):
         return self._persist(operation, state, layouts, group, values, group=group, aggregations=chain)
 
     def partition_persist(
-        self, state: DeltaState, fields: FieldNames | None = None, updater: Any = None, outputs: Any = None
+        self,
+        state: DeltaState,
+        fields: FieldNames | StateUpdater | None = None,
+        updater: Any = None,
+        outputs: Any = None,
     ) -> TridentState:
-        """Keep the tuples themselves in a state: all fields, or `fields`. One append a batch.
+        """Keep the tuples themselves in a state: `partition_persist(state, [fields,] [updater, [outputs]])`. One append a batch.
 
         With an `updater` (a StateUpdater) its state takes what the updater makes of the tuples, by key; `outputs` name
         the rows that it emits, with their types (`"word string, n bigint"`), for `new_values_stream()`.
         """
         operation = "partition_persist"
+        if isinstance(fields, StateUpdater):
+            if updater is not None and outputs is not None:
+                raise FunctionError(operation, "takes one updater, and its outputs once")
+            fields, updater, outputs = None, fields, outputs if updater is None else updater
         inputs = require(operation, fields, self.output_fields) or self.output_fields
         if updater is not None:
             return self._update(state, inputs, updater, outputs)

@@ -14,6 +14,7 @@ from pipelines.errors import (
     FieldError,
     FunctionError,
 )
+from pipelines.graph.nodes import PersistNode
 from pipelines.graph.types import known_types
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
@@ -29,6 +30,7 @@ from pipelines.trident import (
     RowFunction,
     SnapshotGet,
     Split,
+    StateUpdater,
     Stream,
     Sum,
     TridentState,
@@ -139,6 +141,13 @@ def generator(word: str) -> Any:
     yield word
 
 
+class Kept(StateUpdater):
+    keys, values = "word string", "n bigint"
+
+    def update_state(self, state: Any, tuples: list[tuple[Any, ...]]) -> None:
+        state.multi_put([(word,) for _, word, _ in tuples], [n for _, _, n in tuples])
+
+
 WRONG: dict[str, Callable[[Stream], Any]] = {
     "each without arguments": lambda s: s.each("word"),
     "each without outputs": lambda s: s.each("word", Split(), []),
@@ -174,6 +183,13 @@ WRONG: dict[str, Callable[[Stream], Any]] = {
     "SnapshotGet of a state with keys": lambda s: s.state_query(counts_of(s), None, SnapshotGet(), "x"),
     "MapGet of rows": lambda s: s.state_query(s.partition_persist(state()), "word", MapGet(), "x"),
     "gate without checks": lambda s: s.gate(name="g"),
+    "each of a number": lambda s: s.each(cast(Any, 5), Split(), "w"),
+    "project of a number": lambda s: s.project(cast(Any, 1)),
+    "group_by of a number": lambda s: s.group_by(cast(Any, 3)),
+    "group_by of a function": lambda s: s.group_by(cast(Any, len)),
+    "aggregate of a number": lambda s: s.aggregate(3, Sum(), "x"),
+    "partition_persist of a number": lambda s: s.partition_persist(state(), cast(Any, 3)),
+    "partition_persist with two updaters": lambda s: s.partition_persist(state(), Kept(), Kept(), "x int"),
 }
 
 
@@ -181,6 +197,22 @@ WRONG: dict[str, Callable[[Stream], Any]] = {
 def test_what_cannot_be_used_there(case: str) -> None:
     with pytest.raises(FunctionError):
         WRONG[case](new_stream())
+
+
+def test_what_is_no_name_of_fields() -> None:
+    with pytest.raises(FunctionError, match="group_by: fields are a name or a list of names; got 3"):
+        new_stream().group_by(cast(str, 3))
+
+
+def test_an_updater_may_stand_in_the_place_of_fields() -> None:
+    for made in (
+        new_stream().partition_persist(state(), Kept()),
+        new_stream().partition_persist(state(), Kept(), "word string"),
+        new_stream().partition_persist(state(), Kept(), outputs="word string"),
+    ):
+        node = cast(PersistNode, made.source._topology.graph[made.node])
+        assert (node.inputs, node.group) == (("sentence", "word", "n"), ("word",))
+        assert node.outputs in ((), ("word",))
 
 
 def test_names_of_topologies_streams_states_and_gates() -> None:
