@@ -296,7 +296,8 @@ class Runtime:
 
         Raises:
             UnknownQueryError, UnknownStateError, ReadPointError
-            BatchError: a function of the query failed, or the arguments do not fit its schema.
+            ArgumentsError: the arguments do not fit the query's schema.
+            BatchError: a function of the query failed.
         """
         topology = as_topology(topology)
         return QueryRunner(self.lake, topology, name, self._reaching, txid).ask(args)

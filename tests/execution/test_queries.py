@@ -14,7 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import BatchError, DefinitionError, FarTimeError, ReadPointError, SourceSchemaError
+from pipelines.errors import BatchError, DefinitionError, FarTimeError, ReadPointError
 from pipelines.execution.runners.queries import ArgumentsError, QueryRunner, _SparkContext, _Views
 from pipelines.maintenance import compact
 from pipelines.quality import drop, fail
@@ -157,7 +157,7 @@ def test_an_argument_as_text_that_is_not_of_its_type(tmp_path: Path, kind: str, 
     asked = TridentTopology("asked_by_text")
     asked.new_query_stream("q", f"x {kind}").project("x")
     runner = QueryRunner(Lake(tmp_path), asked, "q", no_spark)
-    with pytest.raises((ArgumentsError, SourceSchemaError)):
+    with pytest.raises(ArgumentsError):
         runner.ask([runner.arguments([text])])
 
 
@@ -165,7 +165,7 @@ def test_an_argument_as_text_that_is_not_of_its_type(tmp_path: Path, kind: str, 
 def test_values_of_longer_types_are_checked_without_spark(tmp_path: Path, kind: str, value: Any) -> None:
     asked = TridentTopology("asked_by_value")
     asked.new_query_stream("q", f"x {kind}").project("x")
-    with pytest.raises(SourceSchemaError):
+    with pytest.raises(ArgumentsError):
         QueryRunner(Lake(tmp_path), asked, "q", no_spark).ask([(value,)])
     with pytest.raises(DefinitionError, match="does not fit the schema"):
         FixedState("f", f"k string, x {kind}", "k", [("a", value)])
@@ -320,10 +320,29 @@ def test_times_that_spark_gives_are_in_utc_on_every_host(runtime: Runtime) -> No
         runtime.query(found, "far", [(at,)])
 
 
-@pytest.mark.parametrize("arguments", [[(1,)], [("a", "b")], ["a b"], [()]])
-def test_arguments_that_do_not_fit_are_refused(runtime: Runtime, arguments: list[Any]) -> None:
-    with pytest.raises(SourceSchemaError):
-        runtime.query(topology(), "words", arguments)
+@pytest.mark.parametrize("arguments", [[(1,)], [("a", "b")], ["a b"], [()], [5], 5, [{"word": "a"}]])
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_arguments_that_do_not_fit_are_refused(runtime: Runtime, arguments: Any, by_spark: bool) -> None:
+    found = topology()
+    if by_spark:
+        found.new_query_stream("by_sql").filter("args > 'b'")
+    with pytest.raises(ArgumentsError, match=r'query "(words|by_sql)": .*; got ') as caught:
+        runtime.query(found, "by_sql" if by_spark else "words", arguments)
+    assert str(caught.value.hint) == "give one argument for each of: args string"
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_a_request_that_does_not_fit_has_an_error_of_its_own(runtime: Runtime, by_spark: bool) -> None:
+    found, name = topology(), "words"
+    if by_spark:
+        name = "by_sql"
+        found.new_query_stream(name).filter("args > 'b'")
+    requests: list[Any] = [("the",), 5, {"args": "the"}, ("the", "man")]
+    answers = runtime.query_each(found, name, requests)
+    assert [answer.error is None for answer in answers] == [True, False, True, False]
+    assert answers[0].rows == answers[2].rows
+    assert answers[1].error
+    assert answers[1].error.startswith(f'query "{name}": it takes a list of tuples')
 
 
 def test_queries_from_many_threads(runtime: Runtime) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pipelines.bounds import shown
-from pipelines.errors import BatchError, TrideltaError, UnknownQueryError
+from pipelines.errors import BatchError, SourceSchemaError, TrideltaError, UnknownQueryError
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import arrow_type
@@ -29,7 +30,7 @@ from pipelines.planner.plain import PlainContext, Table, entering, needs_spark, 
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.planner.values import Where
-from pipelines.sources.fixed import arrow_rows
+from pipelines.sources.fixed import FixedBatches, arrow_rows
 from pipelines.spark.arrow_frame import arrow_frame, plain_dicts, to_arrow
 from pipelines.state.far_times import plain_rows
 from pipelines.state.literals import of_text
@@ -120,8 +121,14 @@ class QueryRunner:
             raise ArgumentsError(self._name, problem, self._spout.schema) from None
 
     def ask(self, arguments: Arguments) -> list[Row]:
-        """Return the rows that answer one request."""
-        if self.needs_spark or len(arguments) > PLAIN_TUPLES:
+        """Return the rows that answer one request.
+
+        Raises:
+            ArgumentsError: its tuples do not fit the query's schema.
+        """
+        with self._fitting(arguments):
+            many = len(arguments) > PLAIN_TUPLES
+        if self.needs_spark or many:
             return self._by_spark([arguments])[0]
         return self._plainly(arguments)
 
@@ -149,6 +156,17 @@ class QueryRunner:
             return Answer(error=str(error), seconds=time.monotonic() - started)
         return Answer(rows, seconds=time.monotonic() - started)
 
+    @contextmanager
+    def _fitting(self, arguments: Arguments) -> Iterator[None]:
+        """Name the arguments, and not a file, where they are read and do not fit."""
+        try:
+            yield
+        except (SourceSchemaError, TypeError, ValueError) as error:
+            problem = f"it takes a list of tuples: {error}"
+            if isinstance(error, SourceSchemaError):
+                problem = f"a tuple does not fit: {error.problem}"
+            raise ArgumentsError(self._name, f"{problem}; got {shown(repr(arguments))}", self._spout.schema) from None
+
     # --- without Spark ----------------------------------------------------------------------------------------------
 
     def _plainly(self, arguments: Arguments) -> list[Row]:
@@ -159,8 +177,9 @@ class QueryRunner:
         tables: dict[int, Table] = {}
         for node in graph.ancestors(self._last.id):
             if isinstance(node, nodes.QuerySpoutNode):
-                given = arguments if node is self._spout else ()
-                tables[node.id] = read(node.schema, given, context.tasks_of(node.id), self._name)
+                with self._fitting(arguments):
+                    given = arguments if node is self._spout else ()
+                    tables[node.id] = read(node.schema, given, context.tasks_of(node.id), self._name)
             else:
                 tables[node.id] = self._step(node, entering(node, graph, tables, context), context)
         return [{name: plain(value) for name, value in row.items()} for row in tables[self._last.id].dicts()]
@@ -185,8 +204,8 @@ class QueryRunner:
     def _by_spark(self, requests: Sequence[Arguments]) -> list[list[Row]]:
         numbers = [str(number) for number in range(len(requests))]
         several = len(requests) > 1
+        frames = [self._frame(request) for request in requests]
         try:
-            frames = [arrow_rows(self._name, self._spout.schema, request) for request in requests]
             if several:
                 frames = [
                     table.append_column(SLICE_COLUMN, pa.array([number] * table.num_rows, pa.string()))
@@ -208,6 +227,11 @@ class QueryRunner:
         for row in rows:
             answers[row.pop(SLICE_COLUMN)].append(row)
         return list(answers.values())
+
+    def _frame(self, request: Arguments) -> pa.Table:
+        schema = self._spout.schema
+        with self._fitting(request):
+            return arrow_rows(self._name, schema, FixedBatches(schema, [request]).batches[0])
 
     def _plain_rows(self, found: pa.Table) -> list[Row]:
         try:
