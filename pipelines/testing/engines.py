@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The files of fixed batches carry their numbers.
 _BATCH_NUMBER = f"regexp_extract({FILE}, '([0-9]+)[.]parquet$', 1)"
 
-Engine = Literal["reference", "bounded", "stream"]
+Engine = Literal["reference", "bounded", "stream", "batch"]
 
 
 def run_topology(
@@ -44,7 +44,8 @@ def run_topology(
     - `reference`: plain Python, one batch after the other;
     - `stream`: a real stream, a micro-batch per batch, into a lake of its own that is removed afterwards;
     - `bounded`: a real bounded run (a backfill) in which each batch is a slice, whatever slices the topology names itself:
-      what an operation does per batch it does per slice, so the results are those of the other engines.
+      what an operation does per batch it does per slice, so the results are those of the other engines. `batch`, its name in
+      `run_flow`, is the same.
 
     Args:
         topology: what to run.
@@ -141,7 +142,7 @@ def _run(
     from pipelines.execution.protocol.groups import spout_groups
     from pipelines.execution.runtime import Runtime
 
-    given = with_batches(topology, batches, slices=engine == "bounded")
+    given = with_batches(topology, batches, slices=engine != "stream")
     runtime = Runtime(session(spark, f'engine "{engine}"'), lake)
     if engine == "stream":
         runtime.catch_up(given)

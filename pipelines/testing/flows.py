@@ -89,7 +89,7 @@ def run_on_spark(
     """Return what each output and table receives, as of `run_flow`.
 
     Args:
-        engine: "batch" or "stream".
+        engine: "batch" or "bounded", or "stream".
     """
     from pipelines.execution.runtime import Runtime
 
@@ -138,7 +138,7 @@ def _received(lake: Lake, table: str, schema: Schema) -> list[Event]:
     return received
 
 
-FlowEngine = Literal["reference", "batch", "stream"]
+FlowEngine = Literal["reference", "batch", "stream", "bounded"]
 
 
 def run_flow(
@@ -161,7 +161,7 @@ def run_flow(
     latest time of all. Among events of different streams at one time, those of the stream that the flow defines first come first.
 
     - `reference`: plain Python;
-    - `batch`: a real bounded run on Spark; `stream`: a real stream. Both in event time.
+    - `batch`, also called `bounded`: a real bounded run on Spark; `stream`: a real stream. Both in event time.
 
     Args:
         flow: a built flow. Its sources are not read.

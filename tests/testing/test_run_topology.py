@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipelines.aggregators.ordering import freeze
 from pipelines.errors import (
@@ -20,12 +21,13 @@ from pipelines.errors import (
 )
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.queries import QueryRunner
+from pipelines.flowmix import Flow
 from pipelines.nimbus.deployed import content_of
 from pipelines.planner.plain.table import in_order, plain, sql_type_of
 from pipelines.quality import fail
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
-from pipelines.testing import TICK, ReferenceEngine, query_topology, run_topology
+from pipelines.testing import TICK, ReferenceEngine, query_topology, run_flow, run_topology
 from pipelines.testing.engines import Engine
 from pipelines.trident import (
     Collect,
@@ -343,6 +345,16 @@ def test_a_batch_that_no_row_of_reaches_a_gate_is_judged(engine: Engine) -> None
     assert run_topology(topology, {"s": [[(1,), (-1,)]]}, engine) == {"out": [{"n": 1}]}
     with pytest.raises(TrideltaError, match="table_row_count_to_be_between: observed 0"):
         run_topology(topology, {"s": [[(1,)], [(-1,)]]}, engine)
+
+
+def test_a_bounded_run_has_two_names(spark: SparkSession) -> None:
+    topology = TridentTopology("named")
+    topology.new_stream("s", FixedBatches("n bigint", [])).aggregate("n", Sum(), "n").partition_persist(
+        DeltaState("out")
+    )
+    assert run_topology(topology, {"s": [[(1,)], [(2,)]]}, "batch", spark) == {"out": [{"n": 1}, {"n": 2}]}
+    flow = Flow("named").stream("s", "v bigint").filter("v > 1").output().build()
+    assert run_flow(flow, {"s": [{"v": 1}, {"v": 2}]}, engine="bounded", spark=spark) == {"s": [{"v": 2}]}
 
 
 def test_a_group_runs_behind_those_that_write_the_states_it_asks() -> None:
