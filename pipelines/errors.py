@@ -52,10 +52,12 @@ class DuplicateFieldError(DefinitionError):
 
     def __init__(self, operation: str, field: str, available: Sequence[str]) -> None:
         self.operation, self.field, self.available = operation, field, tuple(available)
-        super().__init__(
-            f'{operation}: field "{field}" is there already; this stream has: {", ".join(available)}',
-            hint="give the new field another name, or project the old one away first",
-        )
+        if field.lower() in map(str.lower, available):
+            problem = f"is there already; this stream has: {', '.join(available)}"
+            hint = "give the new field another name, or project the old one away first"
+        else:
+            problem, hint = "is named twice", "name each field once; capitals make no other name"
+        super().__init__(f'{operation}: field "{field}" {problem}', hint=hint)
 
 
 class ChainOutputsError(DuplicateFieldError):

@@ -137,6 +137,20 @@ def test_a_field_that_is_there_already(case: str) -> None:
         TAKEN[case](new_stream())
 
 
+@pytest.mark.parametrize(
+    ("operation", "make"),
+    [
+        ("partition_by", lambda s: s.partition_by(["n", "n"])),
+        ("merge", lambda s: s._topology.merge(s.project("n"), outputs=["n", "n"])),
+        ("schema", lambda s: FixedBatches("n bigint, N bigint", [])),
+        ("each", lambda s: s.each("word", lambda c: (c, c), ["x", "n_", "N_"])),
+    ],
+)
+def test_a_field_that_is_named_twice(operation: str, make: Callable[[Stream], Any]) -> None:
+    with pytest.raises(DuplicateFieldError, match=rf'{operation}: field "(n|N|N_)" is named twice'):
+        make(new_stream())
+
+
 def generator(word: str) -> Any:
     yield word
 
