@@ -8,6 +8,7 @@ from pipelines.testing import query_topology, run_topology
 from tests.conformance import (
     trident_cases,
     trident_contracts,
+    trident_corners,
     trident_meetings,
     trident_originals,
     trident_partitions,
@@ -23,6 +24,7 @@ CASES: dict[str, Case] = {
     **trident_meetings.CASES,
     **trident_states.CASES,
     **trident_originals.CASES,
+    **trident_corners.CASES,
 }
 QUERIES = [(name, number) for name, case in CASES.items() for number in range(len(case.answers))]
 
