@@ -51,17 +51,17 @@ def test_a_named_callable_keeps_its_name() -> None:
 
 def test_a_generator_is_a_row_function_with_types_of_its_annotation() -> None:
     assert as_function("each", annotated, "d") == (RowFunction(annotated, ("bigint",)), ("d",))
-    assert as_function("each", annotated_pair, ["a", "b"])[0].types == ("bigint", "string")  # type: ignore[union-attr]
+    assert as_function("each", annotated_pair, ["a", "b"])[0].types == ("bigint", "string")
 
 
 def test_types_in_the_outputs() -> None:
     assert as_function("each", untyped, "d int") == (RowFunction(untyped, ("int",)), ("d",))
-    assert as_function("each", untyped, ["d int", "e string"])[0].types == ("int", "string")  # type: ignore[union-attr]
+    assert as_function("each", untyped, ["d int", "e string"])[0].types == ("int", "string")
     assert as_function("each", untyped, "d int, e string")[1] == ("d", "e")
 
 
 def test_types_in_the_outputs_go_before_the_annotation() -> None:
-    assert as_function("each", annotated, "d smallint")[0].types == ("smallint",)  # type: ignore[union-attr]
+    assert as_function("each", annotated, "d smallint")[0].types == ("smallint",)
 
 
 def test_decorators() -> None:
