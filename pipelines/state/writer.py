@@ -206,9 +206,9 @@ class StateWriter(TableKeeper):
             return self._append_arrow(rows, record, judge, replaces, room)
         return (self._merge_spark if merges else self._append_spark)(rows, record, judge, replaces)
 
-    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None) -> int:
+    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, seen: int | None = None) -> int:
         """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version."""
-        return self._append_arrow(rows, record, self._judge(record, app_id))
+        return self._append_arrow(rows, record, self._judge(record, app_id, seen=seen))
 
     def room(self, rows: pa.Table, txid: int, *, known: bool) -> Room | None:
         """See ahead of all commits of a batch that its totals fit; of a small result, with no look at the log beyond `standing`.

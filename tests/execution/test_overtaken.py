@@ -17,8 +17,9 @@ from pipelines.execution.batch.quarantine import COLUMNS, GROUP, quarantine_writ
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners import bounded
+from pipelines.quality import drop
 from pipelines.sources import FixedBatches
-from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.record import BATCH, SLICE, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
@@ -56,6 +57,32 @@ def test_a_stream_that_was_overtaken_stops_and_makes_no_poison(spark: SparkSessi
     Runtime(spark, lake).catch_up(words())
     assert sorted(map(tuple, map(dict.values, lake.state("counts").scan().to_pylist()))) == [("a", 2), ("b", 1)]
     assert [one.txid for one in lake.state("counts").commits.batches()] == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_a_batch_that_was_overtaken_in_front_of_quarantine_puts_no_row_there_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its states are committed; meanwhile a backfill on another host has put its refused row in and claimed its file."""
+    topology = TridentTopology("words")
+    stream = topology.new_stream("lines", FixedBatches("n bigint", [[(-1,)], [(-2,)]]))
+    stream = stream.gate(drop("column_values_to_be_between", column="n", min_value=0), name="sane")
+    stream.partition_persist(DeltaState("rows"))
+
+    def another_backfills(moment: str, state: str, txid: int) -> None:
+        if (moment, state, txid) == ("committing", "quarantine", 1):
+            writer = quarantine_writer(Lake(tmp_path), "words")
+            rows = writer.table.stored().drop_columns(["_txid", "_gen"])
+            again = pa.concat_tables([rows, rows.set_column(rows.schema.get_field_index("row"), "row", [['{"n":-2}']])])
+            one = BatchRecord(
+                kind=SLICE, flow="words", epoch=1, txid=0, slice="all", group="lines", claims=("file:/1",)
+            )
+            own = stream_id("words", "quarantine/lines", 1)
+            writer.replace_slice(again, one, own, seen=writer.table.version(), among="true")
+
+    with pytest.raises(LateWriterError, match="batch 1 comes too late"):
+        Runtime(spark, Lake(tmp_path), listeners=[another_backfills]).catch_up(topology)
+    assert sorted(Lake(tmp_path).quarantine("words").stored()["row"].to_pylist()) == ['{"n":-1}', '{"n":-2}']
 
 
 def test_a_late_run_does_not_write_over_the_attempts_of_the_next(tmp_path: Path) -> None:

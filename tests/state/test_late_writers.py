@@ -327,3 +327,42 @@ def test_a_late_slice_of_quarantine_is_refused_behind_one_of_its_batch_group(
         put(late, "words", seen, "old")
     assert sorted(other.table.stored()["row"].to_pylist()) == ["2", "came since", "old"]
     assert dict(other.table.commits.claims("words")) == {"d1": {"old", "came since"}}
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+@pytest.mark.parametrize("first", [True, False], ids=["the first of the table", "a further one"])
+@pytest.mark.parametrize("other_is", ["a slice", "a reset"])
+def test_a_late_batch_of_quarantine_is_refused_behind_what_counts_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_is: str, first: bool, when: str
+) -> None:
+    """The backfill has put the batch's row in, and claimed its file; behind the reset the row comes again."""
+    late, other = (quarantine_writer(Lake(tmp_path), FLOW) for _ in range(2))
+    names = [name for name, _ in QUARANTINE_COLUMNS]
+
+    def row(txid: int, group: str = "words") -> pa.Table:
+        found = dict.fromkeys(names) | {"row": f"of {txid}", "batch_group": group, "_slice": "d1"}
+        return pa.Table.from_pylist([found], pa.schema([(name, pa.string()) for name in (*names, "_slice")]))
+
+    def batch(writer: StateWriter, txid: int, seen: int | None, group: str = "words") -> int:
+        one = record(txid).model_copy(update={"group": group})
+        return writer.append_arrow(row(txid, group), one, stream_id(FLOW, f"quarantine/{group}", 1), seen=seen)
+
+    def overtakes() -> None:
+        if other_is == "a slice":
+            one = BatchRecord(kind=SLICE, flow=FLOW, epoch=1, slice="d1", group="words")
+            own = stream_id(FLOW, "quarantine/words", 1)
+            other.replace_slice(row(2), one, own, among="batch_group = 'words'")
+        else:
+            one = BatchRecord(kind=RESET, flow=FLOW, epoch=2, group="words")
+            other.reset(one, stream_id(FLOW, "quarantine/words", 2), among="batch_group = 'words'")
+
+    for writer in (late, other):
+        writer.prepare(StructType([StructField(name, StringType()) for name in names]))
+    seen = -1 if first else batch(late, 0, -1)
+    # What another batch group commits into the shared table is of other rows.
+    batch(other, 7, None, "others")
+    seen = batch(late, 1, seen)
+    overtaken(monkeypatch, when, overtakes)
+    with pytest.raises(LateWriterError, match=r"batch 2|a commit"):
+        batch(late, 2, seen)
+    assert sorted(other.table.stored()["row"].to_pylist()) == (["of 2", "of 7"] if other_is == "a slice" else ["of 7"])

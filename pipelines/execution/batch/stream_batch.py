@@ -111,6 +111,7 @@ class StreamBatch:
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
+        self._refused_seen = -1
         self._plan: str | None = None
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
@@ -124,13 +125,11 @@ class StreamBatch:
         self._started, self._plan = time.monotonic(), position.plan
         self._counters.start()
         self._tracker.commit_signal(batch)
-        # What the rows are made for: a commit that counts rows behind this version is another process's.
-        standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
-        self._seen = {name: version for name, (version, _) in standing.items()}
+        last = self._look()
         if self._is_taken(batch.txid):
             # An opaque state would take it again, though nobody replays what is done.
             raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has taken or finished it")
-        known = {sink.name: self._known(sink, standing[sink.name][1], batch.txid) for sink in self._group.sinks}
+        known = {sink.name: self._known(sink, last[sink.name], batch.txid) for sink in self._group.sinks}
         attempt = _Attempt(batch, sources, position, known)
         try:
             skipped = self._commit_all(attempt)
@@ -162,6 +161,18 @@ class StreamBatch:
             gates=tuple(gates.values()),
             counters=self._counters.since_start(),
         )
+
+    def _look(self) -> dict[str, int | None]:
+        """Note the versions that the batch is made for: what counts rows behind them is another process's.
+
+        Returns:
+            By state the last txid of this stream in that version.
+        """
+        standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
+        self._seen = {name: version for name, (version, _) in standing.items()}
+        refused = self._group.quarantine
+        self._refused_seen = refused.standing(self._refused_id)[0] if refused.table.exists() else -1
+        return {name: last for name, (_, last) in standing.items()}
 
     def _commit_all(self, attempt: _Attempt) -> set[str]:
         """Commit all states, wave by wave. Return those that have the batch already and take nothing."""
@@ -218,6 +229,10 @@ class StreamBatch:
 
     def _app_id(self, name: str) -> str:
         return stream_id(self._group.topology.name, name, self._epoch.number)
+
+    @property
+    def _refused_id(self) -> str:
+        return self._app_id(f"{NAME}/{self._group.name}")
 
     def _known(self, sink: Sink, last: int | None, txid: int) -> bool:
         """Return whether the table holds this txid already (a replay after a crash before Spark's commit).
@@ -482,36 +497,36 @@ class StreamBatch:
         if not self._group.last_gates and not counts[REFUSED]:
             return 0
         batch = attempt.batch
-        writer, app_id = self._group.quarantine, self._app_id(f"{NAME}/{self._group.name}")
+        writer = self._group.quarantine
         claimed: Claims = {}
         if writer.table.exists():
-            last = writer.committed(app_id)
+            last = writer.committed(self._refused_id)
             if last is not None and last >= batch.txid:
                 own = (c for c in writer.table.commits.batches() if c.group in (None, self._group.name))
                 return sum(c.rows for c in own if c.txid == batch.txid)
             claimed = claimed_rows(writer.table, attempt.position, self._group.name)
         run = next((run for known, run in attempt.runs if complete and known == claimed), None)
         if run is not None:
-            return self._commit_quarantine(attempt, run, claimed, counts, app_id)
+            return self._commit_quarantine(attempt, run, claimed, counts)
         run = self._plan_run(batch, attempt.sources)
         attempt.runs.append((claimed, run))
         # No further than the gates: what a state held before the batch may have been vacuumed since.
         for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
             each.write.format("noop").mode("overwrite").save()
-        return self._commit_quarantine(attempt, run, claimed, counts, app_id)
+        return self._commit_quarantine(attempt, run, claimed, counts)
 
-    def _commit_quarantine(
-        self, attempt: _Attempt, run: PlanRun, claimed: Claims, counts: Mapping[str, Any], app_id: str
-    ) -> int:
+    def _commit_quarantine(self, attempt: _Attempt, run: PlanRun, claimed: Claims, counts: Mapping[str, Any]) -> int:
         refused = run.quarantine(claimed)
         rows = refused.toArrow() if refused is not None else None
         if rows is None or not rows.num_rows:
             return 0
         self._group.quarantine.prepare(table_columns())
         record = self._record(attempt, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
-        writer = self._group.quarantine
+        writer, app_id, seen = self._group.quarantine, self._refused_id, self._refused_seen
         of = of_group(rows, self._group.name)
-        self._announced.commit(NAME, attempt.batch.txid, writer, lambda: writer.append_arrow(of, record, app_id))
+        self._announced.commit(
+            NAME, attempt.batch.txid, writer, lambda: writer.append_arrow(of, record, app_id, seen=seen)
+        )
         return rows.num_rows
 
     def _account(
