@@ -19,11 +19,13 @@ from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners import bounded
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
+from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
 from pipelines.state.record import BATCH, SLICE, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident import Count, DeltaState, TridentTopology
+from tests.state.small_kinds import ARROW, FLOW, SmallTable, record
 from tests.state.test_late_writers import OVERTAKEN, overtaken
 
 
@@ -122,10 +124,9 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
         rows = pa.Table.from_pylist([row | {"row": text} for text in texts], pa.schema([(n, pa.string()) for n in row]))
         run = SimpleNamespace(refused_slices={}, gate_results=lambda _: ())
         counts = {"d1": (len(texts), frozenset(texts))}
+        runner._look(())
         list(
-            runner._commit(
-                SimpleNamespace(slices=("d1",), refused={"d1": rows}, counts=counts, run=run), (), {}, last=True
-            )
+            runner._commit(SimpleNamespace(slices=("d1",), refused={"d1": rows}, counts=counts, run=run), (), last=True)
         )
 
     backfill("old")
@@ -148,3 +149,88 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
     table = Lake(tmp_path).quarantine("shop")
     assert sorted(table.stored()["row"].to_pylist()) == ["came since", "old"]
     assert dict(table.commits.claims("words")) == {"d1": {"old", "came since"}}
+
+
+class _Backfill:
+    """A backfill of day d1 that has read file 0: a word and its number."""
+
+    def __init__(self, root: Path, layout: str) -> None:
+        self.root, self.layout = root, layout
+        self.table = self.open()
+        sink = SimpleNamespace(
+            name="counts",
+            table=self.table.table,
+            writer=self.table.writer,
+            is_channel=False,
+            node=SimpleNamespace(id=1, updater=None),
+        )
+        group: Any = SimpleNamespace(
+            name="words",
+            sinks=(sink,),
+            spouts=(),
+            waves=((sink,),),
+            lake=Lake(root),
+            topology=SimpleNamespace(name=FLOW, graph=SimpleNamespace(ancestors=lambda _: ())),
+            quarantine=SimpleNamespace(table=SimpleNamespace(exists=lambda: False)),
+            queries_states=False,
+            entrance=SimpleNamespace(sliced=True),
+        )
+        self.runner: Any = bounded.BoundedRunner(group, Checkpoint(FLOW, root / "checkpoints/shop/words"))
+        self.runner._work_out = self._work_out
+
+    def open(self) -> SmallTable:
+        return SmallTable(self.root, self.layout, TRANSACTIONAL, sliced=self.layout == LOG)
+
+    def rows(self, n: int) -> pa.Table:
+        rows = pa.Table.from_pylist([{"word": "a", "n": n}], schema=ARROW)
+        return rows.append_column(SLICE_COLUMN, pa.array(["d1"])) if self.layout == LOG else rows
+
+    def _work_out(self, *_: Any, **__: Any) -> Any:
+        run = SimpleNamespace(refused_slices={}, gate_results=lambda _: (), counts={}, close=lambda: None)
+        return SimpleNamespace(
+            slices=("d1",),
+            positions=frozenset({"file:/0"}),
+            results={"counts": {"d1": self.rows(1)}},
+            refused={},
+            counts={"d1": (1, frozenset({"file:/0"}))},
+            run=run,
+            read={},
+            clocks={},
+            close=lambda: None,
+        )
+
+
+def test_a_backfill_loses_no_batch_that_comes_behind_its_question_what_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backfill = _Backfill(tmp_path, LOG)
+    backfill.table.writer.commit_batch(backfill.rows(1), record(0), stream_id(FLOW, "counts", 1), known=False)
+
+    def another_goes_on(*_: Any) -> None:
+        """The stream on another host takes a new file of the day."""
+        other = backfill.open()
+        other.writer.commit_batch(backfill.rows(10), record(1), stream_id(FLOW, "counts", 1), known=False)
+
+    monkeypatch.setattr(bounded, "check_unread", another_goes_on)
+    with pytest.raises(LateWriterError, match='slice "d1"'):
+        backfill.runner.run(["d1"])
+    assert backfill.open().held() == [("a", 11)]
+
+
+def test_a_backfill_folds_no_slice_into_a_map_that_another_one_has_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backfill = _Backfill(tmp_path, MAP)
+    asked = backfill.runner._check_maps
+
+    def asking(slices: tuple[str, ...]) -> Any:
+        found = asked(slices)
+        another = _Backfill(tmp_path, MAP)
+        one = BatchRecord(kind=SLICE, flow=FLOW, slice="d1", claims=("file:/0",))
+        another.table.writer.merge_arrow(another.rows(1), one, stream_id(FLOW, "counts", 0))
+        return found
+
+    monkeypatch.setattr(backfill.runner, "_check_maps", asking)
+    with pytest.raises(LateWriterError, match='slice "d1"'):
+        backfill.runner.run(["d1"])
+    assert backfill.open().held() == [("a", 1)]

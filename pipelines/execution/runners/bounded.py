@@ -166,6 +166,8 @@ class BoundedRunner:
         # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
         size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
         with self._checkpoint.rewriting(_WAIT_SECONDS):
+            # What slices are folded into is nobody else's until the last one is in.
+            self._seen = {sink.name: sink.table.version() for sink in self._folded()}
             # Not before: another backfill may have put the same slices in while this one waited.
             self._taken_in = self._check_maps(wanted)
             reports = self._without_source(wanted)
@@ -190,6 +192,10 @@ class BoundedRunner:
 
     def _maps(self) -> list[Sink]:
         return [sink for sink in self._group.sinks if sink.writer.declared.layout == MAP]
+
+    def _folded(self) -> list[Sink]:
+        """Return the maps that slices are folded into, where they are not replaced as a whole."""
+        return self._maps() if self._group.entrance.sliced else []
 
     def _check_maps(self, slices: tuple[str, ...]) -> dict[str, dict[str, frozenset[str]]]:
         """Check that a map state takes each slice once, and only while no stream has written it. The whole is replaced freely.
@@ -265,18 +271,17 @@ class BoundedRunner:
         return merged
 
     def _replace(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> list[SliceReport]:
+        folded = [sink for sink in self._folded() if sink in wave]
         for _ in range(_PASSES):
-            # A map's rows are made of what it holds now: whatever comes behind these versions is another process's.
-            folded = [sink for sink in self._maps() if sink in wave and self._group.entrance.sliced]
-            made_for = {sink.name: sink.table.version() for sink in folded}
             work = self._work_out(slices, wave, last=last)
             try:
                 with self._checkpoint.committing(_WAIT_SECONDS):
+                    self._look(wave)
                     self._check_no_stream(slices, folded)
                     unseen = self._counted_beyond(work.positions)
                     if not unseen:
                         check_unread(self._group, self._checkpoint, work.positions)
-                        return list(self._commit(work, wave, made_for, last=last))
+                        return list(self._commit(work, wave, last=last))
             except TrideltaError:
                 raise
             except Exception as error:
@@ -328,6 +333,15 @@ class BoundedRunner:
 
     # --- committing -------------------------------------------------------------------------------------------------
 
+    def _look(self, wave: tuple[Sink, ...]) -> None:
+        """Note the versions of the tables before anything is asked of them: what comes behind these is another process's.
+
+        A map whose rows are made of what it holds keeps the version that it had then.
+        """
+        folded, refused = self._folded(), self._group.quarantine.table
+        self._seen |= {sink.name: sink.table.version() for sink in wave if sink not in folded}
+        self._seen[NAME] = refused.version() if refused.exists() else -1
+
     def _counted_beyond(self, positions: frozenset[str]) -> frozenset[str]:
         """Return files that the stream has counted and that this pass did not read: new ones, or ones that are gone."""
         read = {file_key(file) for file in positions}
@@ -354,14 +368,8 @@ class BoundedRunner:
             last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
         return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
-    def _commit(
-        self, work: _Pass, wave: tuple[Sink, ...], made_for: Mapping[str, int], *, last: bool
-    ) -> Iterator[SliceReport]:
+    def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
         self._check_taken_in(work)
-        # Before anything is asked of the tables: what comes behind these versions is another process's.
-        refused = self._group.quarantine.table
-        self._seen = {sink.name: made_for.get(sink.name, sink.table.version()) for sink in wave}
-        self._seen[NAME] = refused.version() if refused.exists() else -1
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
         quarantined = self._commit_refused(work, frozenset().union(*streamed.values())) if last else {}
         for slice_ in work.slices:
