@@ -26,6 +26,7 @@ from pipelines.execution.replays.selection import ReplayError, Selection
 from pipelines.execution.replays.work import REFUSED_SINCE
 from pipelines.execution.verify import verify
 from pipelines.maintenance import compact
+from pipelines.places.location import on_disk
 from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
 from pipelines.state.turns import LateWriterError
@@ -667,6 +668,40 @@ def test_a_table_that_is_taken_back_behind_a_replay_is_refused(shop: Shop, table
     assert set(adopt(shop.lake, shop.flow(3))) == {"sales"}
     assert adopt(shop.lake, shop.flow(3)) == {}
     shop.runtime.catch_up(shop.flow(3))
+
+
+def test_older_copies_from_before_a_replay_and_a_backfill(shop: Shop) -> None:
+    """Of a state: refused, for its rows would be nowhere. Quarantine's rows are back then, and go again."""
+    state, quarantine = on_disk(shop.lake.state_path("rows")), on_disk(shop.lake.quarantine_path("shop"))
+
+    def exchange(table: Path) -> None:
+        """Put a table's copy in its place, and keep the table for the next time."""
+        for source, target in ((table, "aside"), (shop.folder.parent / table.name, table), ("aside", table.name)):
+            shutil.move(shop.folder.parent / source, shop.folder.parent / target)
+        shop.lake = Lake(shop.lake.root)
+        shop.runtime = Runtime(shop.spark, shop.lake)
+
+    shop.put(("a", 1, "d1"), ("a", 7, "d1"))
+    shop.runtime.catch_up(shop.flow(3))
+    for table in (state, quarantine):
+        shutil.copytree(table, shop.folder.parent / table.name)
+    assert [one.landed for one in shop.replay(shop.flow(9))] == [1]
+    exchange(state)
+    for run in (shop.runtime.catch_up, shop.runtime.replay_quarantine):
+        with pytest.raises(TableBehindError, match="it is an older copy"):
+            run(shop.flow(3))
+    exchange(state)
+    exchange(quarantine)
+    shop.runtime.catch_up(shop.flow(3))
+    assert shop.runtime.replay_quarantine(shop.flow(9)).resumed == (1,)
+    assert (shop.rows, shop.refused) == (Counter({("a", 1): 1, ("a", 7): 1}), [])
+    shutil.rmtree(shop.folder.parent / quarantine.name)
+    shutil.copytree(quarantine, shop.folder.parent / quarantine.name)
+    shop.runtime.backfill(shop.flow(3), ["d1"])
+    assert shop.refused == [("high", "most", 7)]
+    exchange(quarantine)
+    with pytest.raises(TableBehindError, match="it is an older copy"):
+        shop.runtime.catch_up(shop.flow(3))
 
 
 def test_a_quarantine_that_is_taken_back_behind_a_poison_batch_is_refused(shop: Shop) -> None:

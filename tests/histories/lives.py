@@ -68,7 +68,7 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
 
 
 def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
-    """An older copy of a state's table, or (0) none: refused if the checkpoint has batches behind it that it lacks."""
+    """An older copy of a state's table, or (0) none: refused if it lacks batches behind the checkpoint, or a replay's rows."""
     group, sink = play.sink(state)
     copies = play.copies.get(f"state {sink.name}", Copies()).kept
     if len(copies) <= back or group.fresh:
@@ -78,11 +78,11 @@ def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
     done = {group.first + n for n in range(group.finished)} - group.skipped
     known = {txid for epoch, txid in sink.txids if epoch == group.epoch}
     # Without a batch it may be what the first one, begun and not finished, has to come to.
-    must = bool((done & known) - held) or said.epochs not in (0, sink.epochs)
+    must = bool((done & known) - held) or said.epochs not in (0, sink.epochs) or said.replays < sink.replays
 
     def take() -> None:
         mine = as_said(said)
-        for name in ("entries", "txids", "slices", "claims", "as_of", "epochs"):
+        for name in ("entries", "txids", "slices", "claims", "as_of", "epochs", "replays"):
             setattr(sink, name, getattr(mine, name))
 
     _brought_back(play, group, path, play.world.lake.state_path(sink.name), must, take)

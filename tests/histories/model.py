@@ -120,6 +120,8 @@ class Sink:
     claims: dict[str, frozenset[str]] = field(default_factory=dict)
     as_of: dict[int, list[Entry]] = field(default_factory=dict)
     epochs: int = 0
+    replays: int = 0
+    """How many replays have put rows in."""
 
     @property
     def is_map(self) -> bool:

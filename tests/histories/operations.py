@@ -400,6 +400,8 @@ def replay(play: Play, kill: int | None = None, beside: bool = False) -> None:
     entries = {id(sink): sink.entries for group in play.model.groups for sink in group.sinks}
     for one in landed:
         _land(play, one, entries)
+    for sink in (sink for group in play.model.groups for sink in group.sinks):
+        sink.replays += len(sink.entries) > len(entries[id(sink)])
     again = refused_rows(play.world) - expected_refused(kept)
     refused = [one for one in landed if _at_gate(play, one) and not _judged_by_backfill(play, one)]
     play.model.refused = kept + [_again(play, one, again) for one in refused]

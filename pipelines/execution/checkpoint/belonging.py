@@ -131,11 +131,20 @@ class Belonging:
         if noted != known:
             write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
 
-    def note_on(self, table: StateTable) -> None:
-        """Write down how far a table has come; not one that was taken back since the start, which the next one is to see."""
-        known = self.known().get(self._name(table) or "")
-        if known is None or not table.commits.undone_besides(known.version):
-            self.note([table], only_these=False)
+    def note_on(self, tables: Iterable[StateTable], *, also_new: bool = False) -> None:
+        """Write down how far noted tables have come; not one that was taken back, which the next start is to see.
+
+        Whoever changes a table under no txid of a batch does so, for else an older copy would pass for the table.
+
+        Args:
+            also_new: those that are not noted, too, unless nothing is.
+        """
+        known = self.known()
+        entries = [(table, known.get(self._name(table) or "")) for table in tables]
+        further = [
+            table for table, entry in entries if (also_new and known if entry is None else _goes_on(table, entry))
+        ]
+        self.note(further, only_these=False)
 
     def keep(self, tables: Iterable[StateTable]) -> None:
         """Forget tables that the query writes no longer: another one may go on with them."""
@@ -378,6 +387,12 @@ def is_filled(table: StateTable) -> bool:
     """Return whether batches or backfills have put something into a table. The log of a backfill may be gone; its claims stay."""
     wrote = any(commit.kind in (BATCH, SLICE) for commit in table.commits.counting())
     return wrote or any(table.commits.claims().values())
+
+
+def _goes_on(table: StateTable, known: Known) -> bool:
+    """Return whether a table is the one that was noted, or what it has become since."""
+    same = table.exists() and table.id == known.id and table.version() >= known.version
+    return same and not table.commits.undone_besides(known.version)
 
 
 def _newest_epoch(table: StateTable) -> int:

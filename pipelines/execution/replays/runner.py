@@ -159,7 +159,7 @@ class Replayer:
                 return self._report(lot, left=left)
             record = self._record(self._next_number(work), going, work, verdict, seen)
             order = Order(going, record, verdict.counted, seen)
-            report = work.run(order, lambda: self._begin(record, going))
+            report = work.run(order, lambda: self._note(work), lambda: self._begin(record, going))
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
 
@@ -167,6 +167,15 @@ class Replayer:
         for checkpoint in self._held:
             checkpoint.still_held()
         self._records.begin(record, lot)
+
+    def _note(self, work: Work) -> None:
+        """Note how far the tables have come: older copies of the states lack rows that are about to be in them alone.
+
+        Quarantine as it is now: what it gives up may be back, and goes again (`_unfinished`).
+        """
+        tables = [*(sink.table for sink in work.sinks), self._writer.table]
+        for checkpoint in self._held:
+            Belonging(checkpoint, self._lake).note_on(tables)
 
     def _finish(self, record: Record) -> LotReport:
         """Finish a replay that was cut off: commit what it had not, but for what backfills have counted meanwhile."""
@@ -195,7 +204,7 @@ class Replayer:
                 fresh = {row.number for row in rows if row.slice in replaced}
                 counted[name] = frozenset({*record.left_out.get(name, ()), *fresh})
             try:
-                report = work.run(Order(lot, record, counted, seen))
+                report = work.run(Order(lot, record, counted, seen), lambda: self._note(work))
             except ReadPointError:
                 # What a committed state held before is gone, and with it what would be refused of its rows.
                 return self._given_up(record, lot, work)

@@ -215,10 +215,11 @@ class Work:
 
     # --- committing -------------------------------------------------------------------------------------------------
 
-    def run(self, order: Order, begin: Callable[[], None] | None = None) -> LotReport:
+    def run(self, order: Order, note: Callable[[], None], begin: Callable[[], None] | None = None) -> LotReport:
         """Commit the rows into each state that does not count them, then what is refused again into quarantine.
 
         Args:
+            note: notes how far the states have come; called before quarantine gives the rows up.
             begin: writes the replay down; called when all of the first states is computed and nothing committed.
         """
         lot, record = order.lot, order.record
@@ -233,6 +234,7 @@ class Work:
             again = self._again(run, lot, fresh)
         finally:
             run.close()
+        note()
         self._quarantine(order, again, fresh)
         anew = self._refused_anew(lot, fresh)
         everywhere = frozenset.intersection(*(order.counted.get(sink.name, frozenset()) for sink in self.sinks)) - anew

@@ -179,6 +179,7 @@ class BoundedRunner:
                 got = {commit.state for report in reports.values() for commit in report.commits}
                 filled = [sink.table for sink in self._group.sinks if sink.name in got or belonging.knows(sink.table)]
                 belonging.note(filled, only_these=False)
+                belonging.note_on([self._group.quarantine.table], also_new=True)
         in_order = tuple(reports[slice_name] for slice_name in wanted)
         return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)
 

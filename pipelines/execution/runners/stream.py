@@ -480,7 +480,7 @@ class StreamRunner:
         """Note the quarantine, which is made with the first row that is refused, in the middle of a stream."""
         table = self._group.quarantine.table
         if not self._quarantine_noted and table.exists():
-            self._belonging.note_on(table)
+            self._belonging.note_on([table], also_new=True)
             self._quarantine_noted = True
 
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
