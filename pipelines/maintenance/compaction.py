@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
-from pipelines.errors import TrideltaError
+from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.batch.quarantine import NAME
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
@@ -177,6 +177,16 @@ class _Compaction:
                 for group in groups:
                     locks.enter_context(group.committing(self.kept.wait_seconds))
             yield
+            self._note()
+
+    def _note(self) -> None:
+        """Note how far the tables have come: a stream that reads one goes by its versions, which an older copy gives again.
+
+        Beside a batch that takes longer than is waited for, the next start does it.
+        """
+        with suppress(LockedError), self._between_batches():
+            for group in self.groups:
+                Belonging(group, self.lake).note_on()
 
     # --- a table ----------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,12 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.belonging import Belonging, TableBehindError
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.maintenance import channels, compact, compaction
+from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.places.lease import LeaseLostError
+from pipelines.places.location import on_disk
 from pipelines.state.kinds import MAP, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, RESET, SLICE, BatchRecord
@@ -191,3 +196,30 @@ def test_by_spark_a_slice_that_was_filled_meanwhile_counts_once(
     (report,) = compact(spark, state.lake, FLOW).tables
     assert (report.rolled_up, report.conflicts) == (True, 1)
     check(state)
+
+
+@pytest.mark.parametrize("beside", ["no stream", "a long batch"])
+def test_an_older_copy_from_before_a_compaction_is_refused(tmp_path: Path, beside: str) -> None:
+    """It has the same rows, but a stream that reads the table has come to a later version, and takes nothing below that."""
+    state, checkpoint = state_of_three_slices(tmp_path / "lake"), Checkpoint(FLOW, tmp_path / "lake/checkpoints/shop/s")
+    for file, text in (
+        ("metadata", "{}"),
+        (f"offsets/{state.txid}", "v1\n{}\n{}"),
+        (f"commits/{state.txid}", "v1\n{}"),
+    ):
+        (on_disk(checkpoint.spark) / file).parent.mkdir(parents=True, exist_ok=True)
+        (on_disk(checkpoint.spark) / file).write_text(text)
+    checkpoint.begin(Epoch(1, 0))
+    Belonging(checkpoint, state.lake).note([state.table])
+    noted = Belonging(checkpoint, state.lake).known()["states/sales"].version
+    shutil.copytree(on_disk(state.table.path), tmp_path / "copy")
+    keep = Retention(quarantine_days=None, wait_seconds=0.0)
+    with nullcontext() if beside == "no stream" else checkpoint.committing(0):
+        (report,) = compact(None, state.lake, FLOW, keep, open_generations=int(beside != "no stream")).tables
+    known = Belonging(checkpoint, state.lake).known()["states/sales"].version
+    assert noted < report.version
+    assert known == (report.version if beside == "no stream" else noted)
+    shutil.rmtree(on_disk(state.table.path))
+    shutil.copytree(tmp_path / "copy", on_disk(state.table.path))
+    with nullcontext() if beside != "no stream" else pytest.raises(TableBehindError, match="it is an older copy"):
+        Belonging(checkpoint, Lake(tmp_path / "lake")).check()

@@ -131,15 +131,17 @@ class Belonging:
         if noted != known:
             write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
 
-    def note_on(self, tables: Iterable[StateTable], *, also_new: bool = False) -> None:
+    def note_on(self, tables: Iterable[StateTable] | None = None, *, also_new: bool = False) -> None:
         """Write down how far noted tables have come; not one that was taken back, which the next start is to see.
 
         Whoever changes a table under no txid of a batch does so, for else an older copy would pass for the table.
 
         Args:
+            tables: of which; None: of all that are noted.
             also_new: those that are not noted, too, unless nothing is.
         """
         known = self.known()
+        tables = [self._named(name) for name in known] if tables is None else tables
         entries = [(table, known.get(self._name(table) or "")) for table in tables]
         further = [
             table for table, entry in entries if (also_new and known if entry is None else _goes_on(table, entry))
