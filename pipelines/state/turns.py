@@ -17,13 +17,13 @@ from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError, TrideltaError
 from pipelines.state.kinds import OPAQUE, TRANSACTIONAL
-from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, BatchRecord
+from pipelines.state.record import BATCH, FORGOTTEN, POISON, REPLAY, RESET, SLICE, BatchRecord
 from pipelines.state.table import StateTable
 
 _TRY_BITS = 20
 """Low bits of the version of a repeatable transaction id: they number the commits of the txid, which has the high bits."""
 _BESIDE = (SLICE, REPLAY, RESET)
-_COUNTING = (BATCH, *_BESIDE)
+_COUNTING = (BATCH, *_BESIDE, POISON, FORGOTTEN)
 REWRITES = "rewrites"
 """The transaction id of all commits of a table that are no batches."""
 
@@ -99,7 +99,7 @@ class Turn:
                 raise LateWriterError(self.state.name, "the reset", f"epoch {record.epoch} has begun")
         else:
             carried = self._of_batch(table)
-        check_unchanged(table, self.state, _named(record), self.seen, record.group)
+        check_unchanged(table, self.state, named(record), self.seen, record.group)
         return carried | of_rewrite(table, record)
 
     def _of_batch(self, table: DeltaTable) -> Transactions:
@@ -109,7 +109,7 @@ class Turn:
         out what comes under a known one, takes a repetition too.
         """
         record, app_id, kind = self.record, self.app_id, self.kind
-        last, what = last_txid(table, app_id), _named(record)
+        last, what = last_txid(table, app_id), named(record)
         if kind == OPAQUE:
             _check_order(self.state, record)
         if last is not None and (last > record.txid or (last == record.txid and kind == TRANSACTIONAL)):
@@ -128,7 +128,7 @@ class Turn:
         record, last = self.record, table.transaction_version(self.app_id)
         number = record.replay or 0
         if last is not None and last >= number:
-            raise LateWriterError(self.state.name, _named(record), f"replay {last} is committed")
+            raise LateWriterError(self.state.name, named(record), f"replay {last} is committed")
         stream = stream_id(record.flow, self.state.name, record.epoch)
         return {self.app_id: number, **_known(table, [stream])}
 
@@ -145,7 +145,8 @@ def _former(app_id: str) -> list[str]:
     return [f"{of}/{number}" for number in range(int(epoch))] if epoch.isdigit() else []
 
 
-def _named(record: BatchRecord) -> str:
+def named(record: BatchRecord) -> str:
+    """Return what a record's commit is called where it is refused."""
     if record.kind == REPLAY:
         return f"replay {record.replay}"
     if record.kind == SLICE:

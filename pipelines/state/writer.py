@@ -45,7 +45,16 @@ from pipelines.state.schema import (
 )
 from pipelines.state.sums import TOO_LARGE, Room, StateOverflowError, allowances, checked_bounds, summed
 from pipelines.state.texts import check_texts, checked_texts
-from pipelines.state.turns import REWRITES, LateWriterError, Transactions, Turn, last_txid, of_rewrite
+from pipelines.state.turns import (
+    REWRITES,
+    LateWriterError,
+    Transactions,
+    Turn,
+    check_unchanged,
+    last_txid,
+    named,
+    of_rewrite,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -446,9 +455,9 @@ class StateWriter(TableKeeper):
 
         return self._commit(empty, self._judge(record, app_id), _TRIES if among else 1)
 
-    def replace_rows(self, rows: pa.Table, record: BatchRecord, where: str) -> int:
+    def replace_rows(self, rows: pa.Table, record: BatchRecord, where: str, *, seen: int | None = None) -> int:
         """Quarantine only: put a batch's rows in the place of those that a condition names, in one commit."""
-        judge = self._judge(record, None)
+        judge = self._judge(record, None, seen=seen)
         return self._write(
             lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where, _TRIES
         )
@@ -469,7 +478,10 @@ class StateWriter(TableKeeper):
 
         def judge(table: DeltaTable) -> Transactions:
             check_no_sql(table, self.table.name)
-            return turn.judge(table) if turn else of_rewrite(table, record)
+            if turn is not None:
+                return turn.judge(table)
+            check_unchanged(table, self.table, named(record), seen, record.group)
+            return of_rewrite(table, record)
 
         return judge
 

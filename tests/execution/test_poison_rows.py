@@ -36,7 +36,7 @@ from pipelines.sources import FixedBatches
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import BATCH, REPLAY, BatchRecord
-from pipelines.state.turns import stream_id
+from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident import DeltaState, TridentTopology
 from tests.state import small_kinds
@@ -119,7 +119,7 @@ class Query:
     def keep(self, txid: int) -> None:
         """Put the rows of a batch into quarantine."""
         rows: Any = {spout.id: None for spout in self.topology.spouts}
-        self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom")
+        self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom", self.poison.seen())
 
     @property
     def kept(self) -> int:
@@ -148,6 +148,27 @@ def test_rows_that_a_replay_has_taken_out_are_not_kept_once_more(query: Query) -
     assert (query.run(), query.kept) == (True, 0)
 
 
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_process_that_stood_still_puts_no_rows_back_that_another_has_kept_since(
+    query: Query, monkeypatch: pytest.MonkeyPatch, skipped: bool
+) -> None:
+    """It was about to keep them; meanwhile the other one was, the batch was left out, and a replay has taken the rows out."""
+    if skipped:
+        skip(query.lake, query.topology, 1)
+    asked, waiting = Frame.toArrow, [True]
+
+    def stands_still(frame: Frame) -> pa.Table:
+        if waiting and waiting.pop():
+            query.keep(1)
+            DeltaTable(str(query.lake.quarantine_path("shop"))).delete()
+        return asked(frame)
+
+    monkeypatch.setattr(Frame, "toArrow", stands_still)
+    with pytest.raises(LateWriterError, match="batch 1 comes too late"):
+        query.run() if skipped else query.keep(1)
+    assert query.kept == 0
+
+
 def test_of_a_batch_that_is_older_than_the_log_nobody_knows(query: Query) -> None:
     query.keep(7)
     skip(query.lake, query.topology, 1)
@@ -165,7 +186,7 @@ def test_a_skipped_batch_that_quarantine_does_not_take_is_not_left_behind(
     skip(query.lake, query.topology, 1)
 
     def refuse(error: Exception) -> Any:
-        def replace_rows(*_: Any) -> None:
+        def replace_rows(*_: Any, **__: Any) -> None:
             raise error
 
         return replace_rows

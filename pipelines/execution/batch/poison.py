@@ -22,6 +22,7 @@ from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.record import POISON, BatchRecord
 from pipelines.state.schema import TXID
+from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,32 +45,44 @@ class PoisonRows:
     def __init__(self, group: BatchGroup) -> None:
         self._group = group
 
-    def keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str) -> str:
+    def seen(self) -> int:
+        """Return the version of quarantine, -1 for none: asked for before it is known that the rows belong there."""
+        table = self._group.quarantine.table
+        return table.version() if table.exists() else -1
+
+    def keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int) -> str:
         """Put all rows of the batch into quarantine, once; where even that fails they are still in the source.
 
         Args:
             sources: the rows; None: as they came to the windows, which cannot be worked out.
+            seen: what `seen` has returned.
 
         Returns:
             Where the rows are.
+
+        Raises:
+            LateWriterError: another process has changed the group's rows there since.
         """
         try:
-            self._keep(epoch, batch, sources, reason)
+            self._keep(epoch, batch, sources, reason, seen)
+        except LateWriterError:
+            raise
         except Exception as error:
             logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
             return f"the source {self._group.entrance!r} (they could not be read)"
         return str(self._group.quarantine.table.path)
 
-    def keep_skipped(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str) -> None:
+    def keep_skipped(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int) -> None:
         """Put the rows of a batch that is left out into quarantine, to which they did not come when it failed.
 
         Where the source cannot be read they are in it alone, which whoever skipped the batch was told.
 
         Raises:
             BatchError, DiskFullError, StoreError: quarantine does not take them.
+            LateWriterError: as in `keep`.
         """
         try:
-            self._keep(epoch, batch, sources, reason)
+            self._keep(epoch, batch, sources, reason, seen)
         except TrideltaError:
             raise
         except Exception as error:
@@ -98,14 +111,14 @@ class PoisonRows:
             return True
         return table.commits.has_poison(self._group.name, epoch.number, txid)
 
-    def _keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str) -> None:
+    def _keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int) -> None:
         group = self._group
         sources = group.entrance.before_windows(group.spark) if sources is None else sources
         parts = (
             refused_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
             for spout in group.spouts
         )
-        self._put(epoch, batch, reduce(DataFrame.unionByName, parts))
+        self._put(epoch, batch, reduce(DataFrame.unionByName, parts), seen)
 
     def keep_waiting(self, epoch: Epoch, txid: int, rows: pa.Table, stream: str, reason: str) -> None:
         """Put events that waited for the watermark into quarantine, once: no window takes them any more.
@@ -121,7 +134,7 @@ class PoisonRows:
         self._put(epoch, Batch(self._group.name, txid, 0), refused)
         logger.warning("waiting events in quarantine", txid=txid, rows=rows.num_rows, reason=reason)
 
-    def _put(self, epoch: Epoch, batch: Batch, refused: DataFrame) -> None:
+    def _put(self, epoch: Epoch, batch: Batch, refused: DataFrame, seen: int | None = None) -> None:
         """Put rows in the place of those that quarantine holds of the batch."""
         group, writer = self._group, self._group.quarantine
         rows = of_group(refused.toArrow(), group.name)
@@ -137,7 +150,7 @@ class PoisonRows:
             # Times of two tables do not compare: a clock may have been set back between their commits.
             states={sink.name: sink.table.version() for sink in group.sinks},
         )
-        writer.replace_rows(rows, record, poison_rows(group.refused, batch.txid))
+        writer.replace_rows(rows, record, poison_rows(group.refused, batch.txid), seen=seen)
 
     def kept(self) -> set[int]:
         """Return the txids whose rows are in quarantine: of this life of the checkpoint and of earlier ones."""

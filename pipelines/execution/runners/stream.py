@@ -487,6 +487,7 @@ class StreamRunner:
         txid = self._epoch.txid(batch_id)
         skipped = self._tracker.state(txid) is BatchState.SKIPPED
         report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
+        seen = self._poison.seen() if skipped else -1
         kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id))
         if skipped and kept and not self._group.entrance.has_windows:
             return report
@@ -505,9 +506,9 @@ class StreamRunner:
             frames = entrance.frames(frame, taken, txid)
             if skipped:
                 if entrance.has_windows:
-                    self._run_windows(txid, frames)
+                    self._run_windows(txid, frames, seen)
                 if not kept:
-                    self._keep_skipped(txid, frames)
+                    self._keep_skipped(txid, frames, seen)
             else:
                 report = self._attempts(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
@@ -515,14 +516,14 @@ class StreamRunner:
             if entrance.kept:
                 frame.unpersist()
 
-    def _keep_skipped(self, txid: int, frames: Frames) -> None:
+    def _keep_skipped(self, txid: int, frames: Frames, seen: int) -> None:
         """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
         record = self._tracker.group().record(txid)
         assert record is not None
         rows = None if record.in_windows else self._group.entrance.events(frames)
-        self._poison.keep_skipped(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason)
+        self._poison.keep_skipped(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason, seen)
 
-    def _run_windows(self, txid: int, frames: Frames) -> None:
+    def _run_windows(self, txid: int, frames: Frames, seen: int) -> None:
         """Run the windows of a skipped batch to their end, which the state store demands of every batch.
 
         Raises:
@@ -538,7 +539,7 @@ class StreamRunner:
                 if tries < self._max_attempts:
                     time.sleep(back_off(tries))
                     continue
-                kept = self._poison.keep(self._epoch, Batch(self._scope, txid, 0), None, reason_of(error))
+                kept = self._poison.keep(self._epoch, Batch(self._scope, txid, 0), None, reason_of(error), seen)
                 self._tracker.keep_from_windows(txid)
                 raise BatchError(
                     f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}" is skipped, but fails in the '
@@ -597,12 +598,12 @@ class StreamRunner:
         try:
             return self._tracker.open(txid)
         except RefusedError as error:
-            record = error.record
+            record, seen = error.record, self._poison_seen(txid)
             if self._group.entrance.has_windows:
                 # Nobody knows where; if in the windows, whoever works them out again may die again.
                 self._tracker.keep_from_windows(txid)
             rows = None if self._group.entrance.has_windows else sources
-            kept = self._poison.keep(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason)
+            kept = self._poison.keep(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason, seen)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
 
     def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
@@ -620,6 +621,7 @@ class StreamRunner:
             with suppress(StoreError):  # it may be what fails
                 self._tracker.withdraw(batch, reason_of(outside))
             raise outside from error
+        seen = self._poison_seen(batch.txid)
         outcome = self._tracker.fail(batch, error, in_windows=in_windows)
         reason = reason_of(fault or error)
         logger.warning(
@@ -630,8 +632,19 @@ class StreamRunner:
         while self._tracker.state(batch.txid) is not BatchState.POISON:
             # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
             self._tracker.fail(self._tracker.open(batch.txid), reason)
-        kept = self._poison.keep(self._epoch, batch, None if in_windows else sources, reason)
+        kept = self._poison.keep(self._epoch, batch, None if in_windows else sources, reason, seen)
         raise self._stopped(batch.txid, tries, reason, kept) from error
+
+    def _poison_seen(self, txid: int) -> int:
+        """Return the version of quarantine in which the rows of a batch are missing, for nobody else has taken it before.
+
+        Raises:
+            LateWriterError: another process has.
+        """
+        seen = self._poison.seen()
+        if self._is_taken(txid):
+            raise LateWriterError(self._group.name, f"batch {txid}", "another process has taken or finished it")
+        return seen
 
     def _stopped(self, txid: int, tries: int, reason: str, kept: str) -> PoisonBatchError:
         return PoisonBatchError(self._group.topology.name, txid, tries, reason, kept, stream=self._group.name)
