@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from pipelines.aggregators.ordering import order_key
 # Raised when what a window keeps changes its meaning: then windows of an older release start again.
 RELEASE = 1
 SIZE = 16
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def signature(operation: Any, partition: tuple[str, ...], form: str) -> bytes:
@@ -47,4 +49,8 @@ def _shown(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "__dict__"):
         return f"{type(value).__module__}.{type(value).__qualname__}{_shown(vars(value))}"
-    return repr(value)
+    if type(value).__repr__ is object.__repr__:
+        # Without a `__dict__`: its slots, if it has any.
+        return f"{type(value).__module__}.{type(value).__qualname__}{_shown(object.__getstate__(value))}"
+    # What shows itself may hold an object that does not.
+    return repr(value) if isinstance(value, str | bytes) else _ADDRESS.sub("", repr(value))

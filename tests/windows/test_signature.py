@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import deque
 from typing import Any
 
 from pipelines.aggregators import Count, Sum, WindowAggregator
@@ -70,6 +71,31 @@ def test_sets_and_dicts_of_any_keys_are_the_same_in_another_process() -> None:
 def test_sets_of_numbers_are_shown_as_they_were() -> None:
     numbers = ({16, 1, 3}, frozenset({1, 2}))
     assert [_shown(each) for each in numbers] == [repr(each) for each in numbers]
+
+
+class Weights:
+    __slots__ = ("__scale", "other")
+
+    def __init__(self, scale: float) -> None:
+        self.__scale, self.other = scale, object()
+
+
+class Weighted(Own):
+    def __init__(self, scale: float) -> None:
+        self.weights, self.kept = Weights(scale), deque([Weights(scale), "b"])
+        self.text = "jumps at 0x10"
+
+    def save(self) -> Any: ...
+    def restore(self, state: Any) -> None: ...
+
+
+def test_objects_without_a_dict_are_shown_by_what_they_hold() -> None:
+    # All are there at a time: each has an address of its own.
+    aggregators = [Weighted(scale) for scale in (2.0, 2.0, 3.0)]
+    operations = [AggregateWindow((each,), Policy.count(3), Policy.count(5)) for each in aggregators]
+    first, again, other = (signature(operation, ("k",), "Bucket") for operation in operations)
+    assert first == again != other
+    assert _shown(aggregators[0]).count("0x") == 1
 
 
 def test_each_kind_of_policy_can_be_made_in_python_and_in_yaml() -> None:
