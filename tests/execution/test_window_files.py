@@ -13,11 +13,14 @@ import pytest
 
 from pipelines import aggregators as agg
 from pipelines.execution.checkpoint.window_files import (
+    Begun,
     Definition,
     StateFolder,
     StateRef,
     WindowFiles,
     WindowStateError,
+    end_all,
+    ended_in,
     outputs_in,
 )
 from pipelines.graph import events as ev
@@ -288,6 +291,15 @@ def test_a_disk_that_is_full_leaves_the_state_before(tmp_path: Path, monkeypatch
             own.run(1, 0, ref, [(table(rows_of(20, 30)), 29)])
     (results,), _ = own.run(1, 1, ref, [(table(rows_of(20, 30)), 29)])
     assert shown(results) == shown(files(tmp_path).run(1, 2, ref, [(table(rows_of(20, 30)), 29)])[0][0])
+
+
+def test_windows_that_end_again_are_ended_with_what_they_hold_now(tmp_path: Path) -> None:
+    """The first time it was cut off before the last step, and the windows came back."""
+    folder = StateFolder(tmp_path)
+    Begun(0).write(folder)
+    folder.write("ended", Begun(3, StateRef("2-x", "h2")).to_bytes())
+    end_all(folder, now := Begun(900, StateRef("899-x", "h899")))
+    assert (ended_in(folder), Begun.of(folder)) == (now, None)
 
 
 def hopping(depth: int, size: int) -> Arrays:

@@ -525,8 +525,9 @@ def end_all(files: StateFiles, last: Begun | None) -> None:
     Args:
         last: names the state behind their last batch; None: they held nothing.
     """
-    if _ENDED not in files.names():
-        files.write(_ENDED, (last or Begun(0)).to_bytes())
+    # One is there where an earlier end was cut off before its last step, and the windows ran on.
+    files.remove(_ENDED)
+    files.write(_ENDED, (last or Begun(0)).to_bytes())
     for name in files.names():
         if name.startswith(_BEGUN):
             files.remove(name)
