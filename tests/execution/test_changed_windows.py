@@ -131,6 +131,23 @@ def test_windows_go_and_come_back_with_what_waited(spark: SparkSession, tmp_path
     assert sorted(rows(lake)) == sorted([*passed, (16, 4)])
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_windows_that_have_got_no_batch_since_a_fresh_checkpoint_go_and_come_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The records name states of the checkpoint before."""
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(flow(2))
+    for place in (checkpoint(lake).folder, lake.folder / "spool"):
+        shutil.rmtree(place)
+    Runtime(spark, lake).catch_up(flow(0), on_fresh_checkpoint="continue")
+    changed(spark, lake, flow(0, running=False))
+    changed(spark, lake, flow(4))
+    # The watermark goes on from where it stood.
+    assert rows(lake) == [(1, 1), (3, 2), (6, 3), (10, 1), (14, 2), (19, 3)]
+
+
 @pytest.mark.slow
 def test_a_flow_gets_its_first_windows(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)

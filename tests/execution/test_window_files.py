@@ -302,6 +302,17 @@ def test_windows_that_end_again_are_ended_with_what_they_hold_now(tmp_path: Path
     assert (ended_in(folder), Begun.of(folder)) == (now, None)
 
 
+def test_windows_that_end_empty_leave_where_they_began(tmp_path: Path) -> None:
+    """Records below name states of an earlier checkpoint."""
+    folder = StateFolder(tmp_path)
+    Begun(5).write(folder)
+    end_all(folder, Begun(5))
+    assert ended_in(folder) == Begun(5)
+    # As an earlier release has it.
+    (tmp_path / "ended").write_bytes(b"")
+    assert ended_in(folder) == Begun(0)
+
+
 def hopping(depth: int, size: int) -> Arrays:
     """Return sums by key of windows of `size` seconds, every minute, with so many windows before them."""
     made = pa.schema([("k", pa.string()), *((name, BOUND) for name in BOUNDS), ("sum", pa.int64()), *OWN])

@@ -478,7 +478,7 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
         begun = Begun.of(files)
         assert begun is not None
         named = next(named_by(group.name, sinks, None, begun), None)
-        last, waiting = None, 0
+        last, waiting = Begun(begun.txid), 0
         if named is not None and named.txid >= begun.first:
             former = begun.former if named.state == begun.state else None
             last = Begun(named.txid + 1, named.state, named.clocks, former)

@@ -224,6 +224,8 @@ class Begun:
             return cls(txid)
         try:
             taken = json.loads(data)
+            if taken.keys() == {"txid"}:
+                return cls(int(taken["txid"]))
             clocks = {str(origin): int(clock) for origin, clock in taken["clocks"].items()}
             former = StateRef.of_json(taken["former"]) if "former" in taken else None
             return cls(int(taken.get("txid", txid)), StateRef.of_json(taken["state"]), clocks, former)
@@ -519,15 +521,16 @@ def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:
     return not begun and checkpoint.epoch is not None if in_batch else begun
 
 
-def end_all(files: StateFiles, last: Begun | None) -> None:
+def end_all(files: StateFiles, last: Begun) -> None:
     """Say that a changed definition has no windows in the batch any more; what they held stays, for they may come back.
 
     Args:
-        last: names the state behind their last batch; None: they held nothing.
+        last: names the state behind their last batch; without a state where they began, and held nothing.
     """
     # One is there where an earlier end was cut off before its last step, and the windows ran on.
     files.remove(_ENDED)
-    files.write(_ENDED, (last or Begun(0)).to_bytes())
+    # The name does not say the txid: without it the records of an earlier checkpoint would count.
+    files.write(_ENDED, last.to_bytes() or json.dumps({"txid": last.txid}).encode())
     for name in files.names():
         if name.startswith(_BEGUN):
             files.remove(name)
