@@ -20,7 +20,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import Begun, WindowStateError, check_files, state_files
+from pipelines.execution.checkpoint.window_files import Begun, WindowStateError, check_files, ended_in, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.sessions import check_session
 from pipelines.graph.nodes import BatchWindowNode
@@ -138,13 +138,17 @@ def _window_damages(
     reach = {node.id: node for spout in spouts for node in topology.graph.descendants(spout.id)}
     if not any(isinstance(node, BatchWindowNode) for node in reach.values()):
         return
-    tables = [lake.written_by(node) for node in topology.persists if node.id in reach]
-    files = state_files(checkpoint.folder)
+    written = (lake.written_by(node) for node in topology.persists if node.id in reach)
+    tables, files = [table for table in written if table.exists()], state_files(checkpoint.folder)
     try:
-        newest = next(
-            named_by(checkpoint.folder.name, (table for table in tables if table.exists()), None, Begun.of(files)), None
-        )
-        if newest is not None:
+        begun = Begun.of(files) or ended_in(files)
+        newest = next(named_by(checkpoint.folder.name, tables, None, begun), None)
+        if newest is None or checkpoint.epoch is None:
+            return
+        if begun is None:
+            yield WindowStateError.of_lost(topology.name, checkpoint.folder.name)
+        elif newest.txid >= begun.first:
+            # Else it is what windows of an earlier checkpoint have left.
             check_files(files, newest.state)
     except WindowStateError as error:
         yield error

@@ -142,6 +142,7 @@ def test_windows_that_have_got_no_batch_since_a_fresh_checkpoint_go_and_come_bac
     for place in (checkpoint(lake).folder, lake.folder / "spool"):
         shutil.rmtree(place)
     Runtime(spark, lake).catch_up(flow(0), on_fresh_checkpoint="continue")
+    assert not verify(spark, lake, topology_of(flow(0))).faults
     changed(spark, lake, flow(0, running=False))
     changed(spark, lake, flow(4))
     # The watermark goes on from where it stood.

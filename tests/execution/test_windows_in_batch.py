@@ -16,7 +16,7 @@ from pipelines.execution.batch import driver_windows
 from pipelines.execution.checkpoint.window_files import StateFolder, WindowPlaceError, WindowStateError
 from pipelines.execution.checkpoint.window_state import WindowFieldError
 from pipelines.execution.replays.selection import ReplayError
-from pipelines.execution.verify import verify
+from pipelines.execution.verify import damages, verify
 from pipelines.flowmix import Count, Flow, Policy, Sum, WindowAggregator, has
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph import nodes
@@ -298,9 +298,13 @@ def test_another_operation_and_another_place_are_refused(spark: SparkSession, tm
         runtime.catch_up(flow(windows="channels"))
     with pytest.raises(BoundedBesideStreamError):
         runtime.run_bounded(flow())
-    shutil.rmtree(folder(lake))
+    # The one file is enough.
+    (folder(lake) / "begun-0").unlink()
     with pytest.raises(WindowStateError, match="is not there"):
         runtime.catch_up(flow())
+    (fault,) = damages(lake, topology_of(flow()))
+    assert isinstance(fault, WindowStateError)
+    assert "is not there" in str(fault)
 
 
 @pytest.mark.slow

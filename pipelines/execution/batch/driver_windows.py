@@ -331,15 +331,9 @@ class DriverWindows:
     def check(self, checkpoint: Checkpoint) -> None:
         """Read the state that the next batch needs."""
         self._refuse_claims()
-        flow = self._group.topology.name
         begun = Begun.of(self._files)
         if begun is None:
-            what = f"of the stream {self._group.name} in flow {flow}"
-            hint = (
-                "bring the folder back from a backup of the checkpoint; or move the checkpoint away and begin with "
-                'on_fresh_checkpoint="reset"'
-            )
-            raise WindowStateError(what, "is not there, and the checkpoint has run batches", hint=hint)
+            raise WindowStateError.of_lost(self._group.topology.name, self._group.name)
         self._begun = begun
         newest = self._state_of(next(self._named(None), None))
         self.hold = newest is not None

@@ -58,6 +58,16 @@ class WindowStateError(TrideltaError):
         )
         super().__init__(f"the state of the windows, {name}, {problem}", hint=hint or otherwise)
 
+    @classmethod
+    def of_lost(cls, flow: str, query: str) -> WindowStateError:
+        """Return the error of a folder that is lost, or of the file in it that says where the windows began."""
+        hint = (
+            "bring the folder back from a backup of the checkpoint; or move the checkpoint away and begin with "
+            'on_fresh_checkpoint="reset"'
+        )
+        what = f"of the stream {query} in flow {flow}"
+        return cls(what, "is not there, and the checkpoint has run batches", hint=hint)
+
 
 class WindowFailure(Exception):  # noqa: N818 - it carries the error
     """What a window, or an aggregator of a user's in it, failed with; `number` is that of the window in its query."""
