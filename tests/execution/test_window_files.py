@@ -18,6 +18,7 @@ from pipelines.execution.checkpoint.window_files import (
     StateFolder,
     StateRef,
     WindowFiles,
+    WindowPlaceError,
     WindowStateError,
     end_all,
     ended_in,
@@ -311,6 +312,14 @@ def test_windows_that_end_empty_leave_where_they_began(tmp_path: Path) -> None:
     # As an earlier release has it.
     (tmp_path / "ended").write_bytes(b"")
     assert ended_in(folder) == Begun(0)
+
+
+def test_windows_that_cannot_go_over_are_not_told_to_begin_empty() -> None:
+    """That is refused for the same reason."""
+    begins, stays = (WindowPlaceError("f", "q", in_batch=True, reason=reason) for reason in (None, "there are others"))
+    assert "--changed-windows begin" in str(begins)
+    assert "changed-windows" not in str(stays)
+    assert 'windows="channels"' in str(stays)
 
 
 def hopping(depth: int, size: int) -> Arrays:

@@ -94,10 +94,16 @@ class WindowPlaceError(DefinitionError):
             problem = "are to run in its batch, where they would begin empty: " + (
                 reason or "its checkpoint has run without them"
             )
-            hint = hint or (
+            begin = (
                 f'{LET_BEGIN}; define the flow with windows="channels", or give it another name; if the folder "windows" of '
                 "the checkpoint is lost, bring it back from a backup"
             )
+            # To begin empty does not help what would go over: it is refused as it is now.
+            stay = (
+                'define the flow with windows="channels" (windows that were changed, too: change them there first, or once they '
+                "have gone over), or give it another name"
+            )
+            hint = hint or (stay if reason else begin)
         else:
             problem = "ran in its batch, and the flow has none there now: on a channel they would begin empty"
             hint = 'define the flow with windows="batch" and its former window again, or give it another name'
