@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pipelines import aggregators as agg
+from pipelines.execution.checkpoint.belonging import Named, named_by
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
@@ -25,6 +27,7 @@ from pipelines.execution.checkpoint.window_files import (
     outputs_in,
 )
 from pipelines.graph import events as ev
+from pipelines.state.record import BatchRecord
 from pipelines.windows.array_kinds import windows_of
 from pipelines.windows.arrays import Arrays
 from pipelines.windows.buffer import WindowContext
@@ -320,6 +323,20 @@ def test_windows_that_cannot_go_over_are_not_told_to_begin_empty() -> None:
     assert "--changed-windows begin" in str(begins)
     assert "changed-windows" not in str(stays)
     assert 'windows="channels"' in str(stays)
+
+
+def test_a_channel_that_has_the_batch_first_says_the_windows_clocks_and_not_its_own() -> None:
+    """Behind windows that came over from a channel its own know of the query that was there before, too."""
+    named = Named(7, StateRef("x", "y"), {"readings": 100})
+    record = BatchRecord(kind="batch", flow="f", txid=7, clocks={"s": 100, "readings": 48}, windows=named.shown("q"))
+
+    def by(record: BatchRecord) -> list[Named]:
+        tables: Any = [SimpleNamespace(commits=SimpleNamespace(batches=lambda: [SimpleNamespace(record=record)]))]
+        return list(named_by("q", tables))
+
+    assert by(record) == [named]
+    former = {name: text for name, text in named.shown("q").items() if name != "clocks"}
+    assert by(record.model_copy(update={"windows": former})) == [replace(named, clocks={"s": 100, "readings": 48})]
 
 
 def hopping(depth: int, size: int) -> Arrays:

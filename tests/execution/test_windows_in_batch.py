@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import BoundedBesideStreamError, DefinitionError, FlowError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import driver_windows
+from pipelines.execution.checkpoint.belonging import named_by
 from pipelines.execution.checkpoint.window_files import StateFolder, WindowPlaceError, WindowStateError
 from pipelines.execution.checkpoint.window_state import WindowFieldError
 from pipelines.execution.replays.selection import ReplayError
@@ -127,6 +128,7 @@ def test_each_output_names_the_state_and_old_states_go(
     names = named(lake)
     assert len(names) == len(BATCHES) == len(set(names))
     assert all(named(lake, table) == names for table in ONE)
+    assert len({str(list(named_by("readings", [lake.state(table)]))) for table in ONE}) == 1
     # The last, and the two before it: the next batch clears them.
     assert {*names[-3:], "begun-0"} >= {file.name for file in folder(lake).iterdir()} >= {names[-1], "begun-0"}
     assert not list(verify(spark, lake, topology_of(flow())).faults)

@@ -422,7 +422,7 @@ class StreamBatch:
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
             gates=self._group.gates,
             clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
-            windows={**named.state.to_json(), "query": self._group.name} if named is not None else None,
+            windows=named.shown(self._group.name) if named is not None else None,
         )
 
     def _commit_arrow(

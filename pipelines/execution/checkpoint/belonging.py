@@ -8,6 +8,7 @@ commit carries the digest of its batch's plan, so that another checkpoint with a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from heapq import merge
@@ -452,6 +453,17 @@ class Named:
     state: StateRef
     clocks: Mapping[str, int]
 
+    def shown(self, query: str) -> dict[str, str]:
+        """Return it as the records of a query's batch have it; each value is text, as earlier releases read them."""
+        return {**self.state.to_json(), "query": query, "clocks": json.dumps(dict(self.clocks))}
+
+    @classmethod
+    def of_record(cls, record: BatchRecord) -> Named:
+        """Return what a record says. Those of earlier releases keep the clocks where a channel has its own."""
+        assert record.windows
+        clocks = json.loads(record.windows["clocks"]) if "clocks" in record.windows else record.clocks
+        return cls(record.txid, StateRef.of_json(record.windows), clocks or {})
+
 
 def named_by(
     query: str, tables: Iterable[StateTable], below: int | None = None, begun: Begun | None = None
@@ -508,7 +520,7 @@ def _of_table(query: str, table: StateTable, below: int | None) -> Iterator[Name
     for commit in reversed(table.commits.batches()):
         record = commit.record
         if record is not None and record.windows and is_of(query, record) and (below is None or record.txid < below):
-            yield Named(record.txid, StateRef.of_json(record.windows), record.clocks or {})
+            yield Named.of_record(record)
 
 
 def _txid(named: Named) -> int:
