@@ -339,10 +339,14 @@ def test_a_channel_that_has_the_batch_first_says_the_windows_clocks_and_not_its_
     assert by(record.model_copy(update={"windows": former})) == [replace(named, clocks={"s": 100, "readings": 48})]
 
 
-def hopping(depth: int, size: int) -> Arrays:
-    """Return sums by key of windows of `size` seconds, every minute, with so many windows before them."""
+def hopping(depth: int, size: int, lag: int = 0) -> Arrays:
+    """Return sums by key of windows of `size` seconds, every minute, with so many windows before them.
+
+    Args:
+        lag: by how many ms what comes of aligned windows is behind the clock; 0: none comes.
+    """
     made = pa.schema([("k", pa.string()), *((name, BOUND) for name in BOUNDS), ("sum", pa.int64()), *OWN])
-    where = WindowContext("flow", "stream", depth + 1, ("k",), depth)
+    where = WindowContext("flow", "stream", depth + 1, ("k",), depth, lags=frozenset({lag} if lag else ()))
     return windows_of(
         AlignedWindow((agg.Sum("v"),), 60, size), where, TAKEN.append(pa.field(ev.TIME, pa.int64())), made
     )
@@ -384,3 +388,31 @@ def test_aligned_windows_that_get_other_windows_before_them_give_each_span_once(
     assert sorted(key for key, start, _ in spans if start.minute == 0 and start.hour == 0) == sorted(keys)
     assert len(spans) == len({span[:2] for span in spans})
     assert sum(total for *_, total in spans) == 51 * size // 60
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_windows_behind_one_that_loses_windows_before_it_take_what_it_makes(known: bool, tmp_path: Path) -> None:
+    """The clock stands between the end of its span with two windows before it, and that with none."""
+    first = ArrayWindows(COUNTED, context("k"), MADE)
+    each = (b"one", b"two", b"spans", b"behind")
+    behind = [hopping(3, 60, 3)] if known else []
+    former = WindowFiles(
+        StateFolder(tmp_path), [first, first, hopping(2, 60), *behind], Definition(b"former", each[: 3 + known])
+    )
+    rows = [at(0), at(59, "a", "b"), at(0)]
+    results, ref = former.run(0, 0, None, [(at(0), 60_001)], lambda number, _: rows[number])
+    assert not any(made.num_rows for made in results)
+
+    def summed(_: int, made: pa.Table) -> pa.Table:
+        return made.select(["k", ev.TIME, ev.CLOCK, ev.ORDER]).append_column("v", made["sum"])
+
+    after = WindowFiles(StateFolder(tmp_path), [hopping(0, 60), hopping(1, 60, 1)], Definition(b"after", each[2:]))
+    states = after.kept_of(ref)
+    assert states.empty == (() if known else (1,))
+    results, _ = after.run(2, 0, after.begin(1, states.states), [(at(70, "a"), 300_000)], summed)
+    for made in results:
+        assert [(row["k"], row["window_start"].minute, row["sum"]) for row in made.to_pylist()] == [
+            ("a", 0, 1),
+            ("b", 0, 1),
+            ("a", 1, 1),
+        ]

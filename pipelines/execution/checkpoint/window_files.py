@@ -467,16 +467,20 @@ class WindowFiles:
         parts = [*(_read(self._files, file) for file in last.below), last]
         # A file of an earlier release with one window has its signature; of several it does not say them.
         before: list[str | None] = list(last.head.get("each") or [last.head["signature"]])
-        states, empty = [], []
+        states, empty, depths, lost = [], [], last.head.get("depths", []), 0
         for number, (arrays, own) in enumerate(zip(self._windows, self._definition.each, strict=True)):
-            state = State(clock=last.head["clock"])
+            state = State()
             if own.hex() in before:
                 place = before.index(own.hex())
                 before[place] = None
-                state = replace(_state_in(parts, place, arrays), pending=None)
+                state = _state_in(parts, place, arrays)
+                lost = max(lost, depths[place] - arrays.depth if depths else 0)
             else:
                 empty.append(number)
             states.append(state)
+        # With fewer windows before it a span ends a little earlier: the one behind it is still to get what ends in between.
+        clock = None if last.head["clock"] is None else last.head["clock"] - lost
+        states = [replace(state, pending=None, clock=clock) for state in states]
         states[0] = replace(states[0], pending=last.tables.get(_part(_PENDING, 0)))
         return Kept(tuple(states), tuple(empty))
 
