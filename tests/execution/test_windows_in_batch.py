@@ -230,15 +230,24 @@ def test_whole_events_come_in_pieces_of_the_clock(
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_batches_without_a_good_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_batches_without_a_good_row(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     untimed: list[Any] = [("k1", 1, None, "untimed")]
-    found = []
+    found, at_once = [], []
+
+    class Rows(driver_windows._Rows):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            at_once.append(self._table is not None)
+
+    monkeypatch.setattr(driver_windows, "_Rows", Rows)
     for windows in ("channels", "batch"):
         lake = Lake(tmp_path / windows)
         Runtime(spark, lake).catch_up(flow([untimed, events(0, 20), untimed, events(20, 40)], windows))
         found.append(contents(lake))
     assert found[0] == found[1]
     assert len(found[0]["sums"]) > 3
+    # A batch of which no row comes says nothing of the next one, which may be of any size.
+    assert at_once == [False, False, True, False]
 
 
 def unlucky(event: Any) -> Any:

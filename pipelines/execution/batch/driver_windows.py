@@ -411,8 +411,11 @@ class DriverWindows:
         before = next(self._named(batch.txid), None)
         first, parent = self._stages[0], self._node.parents[0]
         frame = first.rows(numbered(run.frames([parent], {})[parent], batch.txid))
-        with closing(_Rows(frame, self._most, self._may_come_at_once(position.bytes))) as taken:
-            self._rows_a_byte = taken.number / position.bytes if position.bytes else None
+        at_once = self._may_come_at_once(position.bytes)
+        # An attempt that fails on its rows, and a batch without any, say nothing of the next one.
+        self._rows_a_byte = None
+        with closing(_Rows(frame, self._most, at_once)) as taken:
+            self._rows_a_byte = (taken.number / position.bytes or None) if position.bytes else None
             given = before.clocks if before else {}
             clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
             clock = clock_of(clocks, self._group.entrance.origins)
