@@ -179,13 +179,28 @@ def test_an_attempt_that_fails_at_any_moment_changes_nothing(
 
 
 @pytest.mark.slow
-def test_many_rows_come_in_pieces_of_the_clock(
-    spark: SparkSession, tmp_path: Path, on_channels: Contents, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("bound", "most"), [("BYTES_AT_ONCE", 300), pytest.param("ROWS_AT_ONCE", 7, marks=pytest.mark.exhaustive)]
+)
+def test_many_rows_and_large_ones_come_in_pieces_of_the_clock(
+    spark: SparkSession, tmp_path: Path, on_channels: Contents, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    monkeypatch.setattr(driver_windows, "ROWS_AT_ONCE", 7)
+    sizes = []
+
+    class Rows(driver_windows._Rows):
+        def pieces(self, clock: int) -> Any:
+            for piece, end in super().pieces(clock):
+                sizes.append(piece.num_rows)
+                yield piece, end
+
+    monkeypatch.setattr(driver_windows, "_Rows", Rows)
+    monkeypatch.setattr(driver_windows, bound, most)
     lake = Lake(tmp_path)
     Runtime(spark, lake).catch_up(flow())
     assert contents(lake) == on_channels
+    assert len(sizes) > len(BATCHES)
+    # With the last one of a batch come those that wait.
+    assert max(sizes) <= 12
 
 
 class Seen(WindowAggregator):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, BooleanType, DatetimeType, NumericType
 
 from pipelines.errors import BatchError, ChangeoverError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
@@ -55,7 +56,7 @@ from pipelines.windows.bucket import NEVER
 from pipelines.windows.signature import signature
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.batch.plan_run import PlanRun
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1_000_000
 # As objects of Python each takes some 600 bytes.
 EVENTS_AT_ONCE = 250_000
+# Of rows with long texts so many bytes: an eighth of what Spark lets a job give back, for the pieces are not all of one size.
+BYTES_AT_ONCE = 128_000_000
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,8 @@ class DriverWindows:
         self._begun = Begun(0)
         self.hold = False
         """Whether the windows held anything when `check` saw them."""
-        self._rows_a_byte: float | None = None
+        self._a_byte: tuple[float, float] | None = None
+        """How many rows, and bytes of them, the last batch had per byte of its source; None: not known."""
 
     def _definition(self, checkpoint: Place) -> Definition:
         stages, group = self._stages, self._group
@@ -413,9 +417,10 @@ class DriverWindows:
         frame = first.rows(numbered(run.frames([parent], {})[parent], batch.txid))
         at_once = self._may_come_at_once(position.bytes)
         # An attempt that fails on its rows, and a batch without any, say nothing of the next one.
-        self._rows_a_byte = None
+        self._a_byte = None
         with closing(_Rows(frame, self._most, at_once)) as taken:
-            self._rows_a_byte = (taken.number / position.bytes or None) if position.bytes else None
+            if position.bytes and taken.number:
+                self._a_byte = taken.number / position.bytes, taken.bytes / position.bytes
             given = before.clocks if before else {}
             clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
             clock = clock_of(clocks, self._group.entrance.origins)
@@ -450,8 +455,11 @@ class DriverWindows:
         return EVENTS_AT_ONCE if first.sees_all or isinstance(first.arrays, OneByOne) else ROWS_AT_ONCE
 
     def _may_come_at_once(self, size: int | None) -> bool:
-        """Return whether a batch of so many bytes has few rows, as far as the one before tells."""
-        return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= self._most
+        """Return whether a batch of so many bytes has few rows, and small ones, as far as the one before tells."""
+        if size is None or self._a_byte is None:
+            return False
+        rows, of_rows = self._a_byte
+        return size * rows <= self._most and size * of_rows <= BYTES_AT_ONCE
 
 
 def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, check: Callable[[], None]) -> int:
@@ -527,11 +535,15 @@ class _Rows:
         self._most = most
         self._table = to_arrow(frame) if at_once else None
         self._frame = frame if at_once else frame.persist()
-        self.number = self._frame.count() if self._table is None else self._table.num_rows
+        if self._table is not None:
+            self.number, self.bytes = self._table.num_rows, self._table.nbytes
+        else:
+            found = self._frame.agg(F.count(F.lit(1)), F.sum(_bytes_of(self._frame))).collect()[0]
+            self.number, self.bytes = found[0], found[1] or 0
 
     def pieces(self, clock: int) -> Iterator[tuple[pa.Table, int]]:
         """Yield rows, and the clock up to which they are all there; with the last the later ones, which wait."""
-        number = -(-self.number // self._most)
+        number = max(-(-self.number // self._most), -(-self.bytes // BYTES_AT_ONCE))
         if number <= 1:
             yield to_arrow(self._frame) if self._table is None else self._table, clock
             return
@@ -546,6 +558,17 @@ class _Rows:
     def close(self) -> None:
         """Give the rows back."""
         self._frame.unpersist()
+
+
+def _bytes_of(frame: DataFrame) -> Column:
+    """Return about how many bytes a row takes in the driver."""
+    size = F.lit(8 * len(frame.schema))
+    for field in frame.schema:
+        if not isinstance(field.dataType, NumericType | DatetimeType | BooleanType):
+            value = F.col(SPARK.name(field.name))
+            text = value if isinstance(field.dataType, BinaryType) else value.cast("string")
+            size += F.coalesce(F.octet_length(text), F.lit(0))
+    return size
 
 
 def _named_of(group: BatchGroup) -> Iterator[Named]:
