@@ -19,7 +19,7 @@ from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow, SpanWindow
 from pipelines.windows.span_arrays import SpanArrays
 from pipelines.windows.tuples import TupleChain
-from pipelines.windows.vectorised import ArrayWindows, is_bounded
+from pipelines.windows.vectorised import ArrayWindows, is_bounded, seconds_between
 
 TEXT, WAKE, WINDOW = "_text", "_wake", "_window"
 """Columns of a state: what tells the key apart (`key_text`), the first clock at which the window does anything by itself (ms),
@@ -36,6 +36,7 @@ class OneByOne(Arrays):
     def __init__(self, operation: Any, context: WindowContext, schema: pa.Schema) -> None:
         super().__init__(context, schema)
         self._operation = operation
+        self.every, self.each = seconds_between(operation), getattr(operation, "size", None) or 1
 
     def _run(
         self, state: pa.Table | None, rows: pa.Table, clock: int

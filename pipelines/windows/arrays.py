@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pipelines.graph import events
 from pipelines.graph.row_values import to_arrow
-from pipelines.windows.buffer import WindowContext, identity_of, key_text
+from pipelines.windows.buffer import SECOND, WindowContext, identity_of, key_text
 
 
 def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
@@ -34,6 +34,9 @@ def from_ipc(blobs: Iterable[bytes]) -> pa.Table:
 
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+# Behind an hour of silence a window of every second has 3,600 results per key. So many are made at once: one by one they are
+# events of Python on their way, some 1 KB each, in arrays a third of that.
+RESULTS_AT_ONCE = 250_000
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class Arrays(ABC):
         schema: of the results: partition fields, outputs, and `pipelines.graph.events.COLUMNS`.
     """
 
+    every = 0
+    """After how many seconds a window that gets no event fires again, for as long as it lives; 0: it does not."""
+    each = 1
+    """How many results that has at most, as far as the operation says it."""
+
     def __init__(self, context: WindowContext, schema: pa.Schema) -> None:
         self._context, self._schema = context, schema
 
@@ -101,8 +109,41 @@ class Arrays(ABC):
         pending, rows = rows.filter(pc.invert(in_time)), in_order(rows.filter(in_time))
         if rows.num_rows and state.clock is not None and rows[events.CLOCK][0].as_py() < state.clock:
             raise ValueError(f"an event of clock {rows[events.CLOCK][0]} comes after clock {state.clock}")
-        made, windows, changed = self._run(state.windows, rows, clock)
+        made, windows, changed = self._in_steps(state, rows, clock)
         return made, State(windows, pending if pending.num_rows else None, clock, changed)
+
+    def _in_steps(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, pa.Table | None, pa.Table | None]:
+        """Return what `_run` gives, from clock to clock where there would be too many results at once."""
+        until, windows, parts = state.clock, state.windows, list[pa.Table]()
+        while (until := self._until(until, windows, rows, clock)) < clock:
+            size = int(np.searchsorted(rows[events.CLOCK].to_numpy(), until, "right"))
+            made, windows, _ = self._run(windows, rows.slice(0, size), until)
+            parts.append(made)
+            rows = rows.slice(size)
+        made, windows, changed = self._run(windows, rows, clock)
+        # Of several steps all windows may have changed.
+        return (pa.concat_tables([*parts, made]), windows, None) if parts else (made, windows, changed)
+
+    def _until(self, behind: int | None, windows: pa.Table | None, rows: pa.Table, clock: int) -> int:
+        """Return up to which clock the step goes that begins behind another."""
+        held = 0 if windows is None else windows.num_rows
+        if not self.every or not (held or rows.num_rows):
+            return clock
+        # Before that nothing comes to pass.
+        starts = [self._due(windows)] if held and windows is not None else []
+        start, ticks = min([*starts, *rows[events.CLOCK][:1].to_pylist()]), self.every * SECOND
+        start = start if behind is None else max(start, behind)
+        if (held + rows.num_rows) * self.each * ((clock - start) // ticks + 1) <= RESULTS_AT_ONCE:
+            return clock
+        keys = held + self._keys(rows)
+        return min(clock, start + max(1, RESULTS_AT_ONCE // (keys * self.each) - 1) * ticks)
+
+    def _keys(self, rows: pa.Table) -> int:
+        """Return how many keys some rows have."""
+        try:
+            return int(numbered(self._context.partition, None, rows)[0].max(initial=-1)) + 1
+        except pa.ArrowNotImplementedError:
+            return len(set(map(repr, rows.select(self._context.partition).to_pylist())))
 
     @abstractmethod
     def _run(
@@ -167,8 +208,18 @@ class Arrays(ABC):
             key_text(tuple(() if value is None else (value,) for value in key)) for key in zip(*columns, strict=True)
         ]
 
-    def _identities(self, texts: list[str]) -> list[str]:
-        return [identity_of(self._context, text) for text in texts]
+    def _ids(self, texts: list[str], of_key: Ints, clocks: Ints, numbers: Ints) -> pa.Array:
+        """Return the ids of results (`Window.made`); `of_key` are the places of their keys among the texts."""
+        names = pa.array([identity_of(self._context, text) for text in texts], pa.string()).take(pa.array(of_key))
+        return pc.binary_join_element_wise(names, *(pa.array(n).cast(pa.string()) for n in (clocks, numbers)), "-")
+
+    def _orders(self, texts: list[str], of_key: Ints, numbers: Ints) -> pa.Array:
+        """Return the places of results of ticks among those of their clock: the key decides, then the number."""
+        bang = "!" * (1 + self._context.depth)
+        own, of_number = np.unique(numbers, return_inverse=True)
+        keys = pa.array([f"{bang}{text}" for text in texts], pa.string()).take(pa.array(of_key))
+        ends = pa.array([events.nth("", n) for n in own.tolist()], pa.string()).take(pa.array(of_number))
+        return pc.binary_join_element_wise(keys, ends, "")
 
     def _table(self, made: Mapping[str, Any], number: int) -> pa.Table:
         """Return columns as results, in the order of (clock, order)."""

@@ -254,21 +254,19 @@ class SpanArrays(Arrays):
         first = np.zeros(len(own), np.int64)
         first[of_key[::-1]] = np.arange(len(of_key))[::-1]
         texts = self._texts(spans.take(pa.array(first)), len(own))
-        names, bang = self._identities(texts), "!" * (1 + self._context.depth)
         clocks = self._closes(spans)
         # Spans of a key may end together, by the calendar: their results are numbered as one, the span that began first first.
         order = np.lexsort((spans[START].to_numpy(), clocks, of_key))
         begins = (np.diff(of_key[order], prepend=-1) != 0) | (np.diff(clocks[order], prepend=0) != 0)
         number = np.empty(len(order), np.int64)
         number[order] = ramps(np.diff(np.flatnonzero(begins), append=len(order)))
-        each = list(zip(of_key.tolist(), clocks.tolist(), number.tolist(), strict=True))
         made: dict[str, Any] = {name: spans[name] for name in self._context.partition}
         made |= {name: spans[column].cast(_MILLIS) for name, column in zip(BOUNDS, (START, END), strict=True)}
         made |= outputs
-        made |= {events.ID: [f"{names[key]}-{clock}-{n}" for key, clock, n in each]}
+        made |= {events.ID: self._ids(texts, of_key, clocks, number)}
         made |= {events.TIME: pc.subtract(spans[END], 1), events.CLOCK: clocks}
-        made |= {events.ORDER: [events.nth(f"{bang}{texts[key]}", n) for key, _, n in each]}
-        return self._table(made, len(each))
+        made |= {events.ORDER: self._orders(texts, of_key, number)}
+        return self._table(made, len(number))
 
     def _outputs(self, values: list[Any], size: int) -> tuple[Ints, dict[str, Any]]:
         """Return per result the row of its span, in their order, and the fields that the aggregators make."""

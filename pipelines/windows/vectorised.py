@@ -14,7 +14,7 @@ from pipelines.graph import events
 from pipelines.windows.array_values import Values, aggregated
 from pipelines.windows.arrays import Arrays, Ints, numbered, ramps
 from pipelines.windows.buffer import FAR, SECOND, WindowContext
-from pipelines.windows.operations import AggregateWindow
+from pipelines.windows.operations import AggregateWindow, CollectWindow
 
 WRITTEN, TICKS, FIRES, KEPT, BEGUN, CLOCKS = "_written", "_ticks", "_fires", "_kept", "_begun", "_clocks"
 _KINDS: Final = (Count, Sum, Average, Min, Max, StdDev)
@@ -38,10 +38,18 @@ def is_bounded(operation: AggregateWindow, types: pa.Schema) -> bool:
     return all(name in types.names and _is_number(types.field(name).type) for name in _fields_of(operation))
 
 
-def _at_every_tick(operation: AggregateWindow) -> bool:
+def _at_every_tick(operation: AggregateWindow | CollectWindow) -> bool:
     """A threshold of 0 is never reached, but for one case of the original (rules 5.1.4)."""
     trigger = operation.trigger
     return trigger.threshold == 0 and trigger.ticks is None and operation.evict.age is not None
+
+
+def seconds_between(operation: Any) -> int:
+    """Return after how many seconds a window of any operation fires again by ticks alone; 0: it does not."""
+    if isinstance(operation, AggregateWindow | CollectWindow) and _at_every_tick(operation):
+        return 1
+    trigger = getattr(operation, "trigger", None)
+    return 0 if trigger is None else trigger.ticks or 0
 
 
 def _fields_of(operation: AggregateWindow) -> list[str]:
@@ -118,7 +126,7 @@ class ArrayWindows(Arrays):
         super().__init__(context, schema)
         self._operation = operation
         self._events = operation.trigger.events or 0
-        self._seconds = 1 if _at_every_tick(operation) else operation.trigger.ticks or 0
+        self._seconds = self.every = seconds_between(operation)
         self._age, self._keep = operation.evict.age, operation.evict.keeps
         self._clear, self._lifetime = operation.clear_on_trigger, operation.window_evict_millis
         self._fields = _fields_of(operation)
@@ -279,20 +287,17 @@ class ArrayWindows(Arrays):
         keys = lives.key[fired.life]
         own, of_key = np.unique(keys, return_inverse=True)
         texts = self._texts(flat.names.take(pa.array(own)) if self._context.partition else flat.names, len(own))
-        names = self._identities(texts)
-        each = zip(of_key.tolist(), fired.clock.tolist(), fired.number.tolist(), strict=True)
         made: dict[str, Any] = {name: flat.names[name].take(pa.array(keys)) for name in self._context.partition}
         chain = self._operation.aggregators
         outputs = [aggregated(aggregator, flat.columns, fired.start, fired.end) for aggregator in chain]
         made |= dict(zip(self._operation.outputs, outputs, strict=True))
-        made |= {events.ID: [f"{names[key]}-{clock}-{number}" for key, clock, number in each]}
+        made |= {events.ID: self._ids(texts, of_key, fired.clock, fired.number)}
         made |= {events.TIME: fired.clock, events.CLOCK: fired.clock}
         if fired.row is not None:
             order = rows[events.ORDER].take(pa.array(flat.order[fired.row])).cast(pa.string())
             made[events.ORDER] = pc.binary_join_element_wise(order, "000000", ".")
         else:
-            bang = "!" * (1 + self._context.depth)
-            made[events.ORDER] = [f"{bang}{texts[key]}.000000" for key in of_key.tolist()]
+            made[events.ORDER] = self._orders(texts, of_key, np.zeros(len(keys), np.int64))
         return self._table(made, len(keys))
 
     def _after(self, flat: _Flat, lives: _Lives, fired: _Fired, clock: int) -> pa.Table:

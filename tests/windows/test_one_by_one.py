@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
+from pipelines.windows import arrays
 from pipelines.windows.array_kinds import OneByOne
 from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
 from pipelines.windows.event_rows import items_of, rows_of
@@ -75,8 +77,15 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int]]:
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(WINDOWS), histories(), st.booleans())
-def test_cuts_and_restarts_make_no_difference(window: Any, parts: list[tuple[list[Row], int]], keyed: bool) -> None:
+@given(st.sampled_from(WINDOWS), histories(), st.booleans(), st.sampled_from([2, arrays.RESULTS_AT_ONCE]))
+def test_cuts_and_restarts_make_no_difference(
+    window: Any, parts: list[tuple[list[Row], int]], keyed: bool, most: int
+) -> None:
+    with patch.object(arrays, "RESULTS_AT_ONCE", most):
+        check_history(window, parts, keyed)
+
+
+def check_history(window: Any, parts: list[tuple[list[Row], int]], keyed: bool) -> None:
     operation, outputs = window
     where = context("k") if keyed else context()
     schema = pa.schema([*(KEY if keyed else []), *outputs, *OWN])
@@ -92,7 +101,7 @@ def test_cuts_and_restarts_make_no_difference(window: Any, parts: list[tuple[lis
         assert results.to_pylist() == wanted.to_pylist()
         assert not results.num_rows or rows or (due is not None and due <= clock)
         # The file of a batch holds the whole, or what has changed since; a process that knows nothing reads both.
-        kept = [*kept, after.changed] if kept else [after.windows]
+        kept = [*kept, after.changed] if kept and after.changed is not None else [after.windows]
         laid = windows.laid_over([from_ipc([to_ipc(part, "lz4")]) for part in kept], clock)
         assert laid is not None
         assert after.windows is not None

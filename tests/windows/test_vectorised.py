@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
-from pipelines.windows.array_kinds import fits
+from pipelines.windows import arrays
+from pipelines.windows.array_kinds import OneByOne, fits, windows_of
 from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
@@ -160,14 +162,15 @@ def operations(draw: st.DrawFn) -> AggregateWindow:
 
 
 @settings(max_examples=150, deadline=None)
-@given(batches(ints), operations(), cut_places)
+@given(batches(ints), operations(), cut_places, st.sampled_from([1, 5, arrays.RESULTS_AT_ONCE]))
 @pytest.mark.parametrize(
     "partition", [("k", "j"), *(pytest.param(key, marks=tier(False)) for key in (("k",), (), ("j",)))]
 )
 def test_ints(
-    partition: tuple[str, ...], rows: list[Row], operation: AggregateWindow, cuts: list[tuple[int, int]]
+    partition: tuple[str, ...], rows: list[Row], operation: AggregateWindow, cuts: list[tuple[int, int]], most: int
 ) -> None:
-    check(operation, rows, cuts, pa.int64(), partition)
+    with patch.object(arrays, "RESULTS_AT_ONCE", most):
+        check(operation, rows, cuts, pa.int64(), partition)
 
 
 @pytest.mark.slow
@@ -175,6 +178,40 @@ def test_ints(
 @given(batches(floats), operations(), cut_places)
 def test_floats(rows: list[Row], operation: AggregateWindow, cuts: list[tuple[int, int]]) -> None:
     check(operation, rows, cuts, pa.float64(), ("k",))
+
+
+@pytest.mark.parametrize("own", [(), (agg.DistinctCount("v", "distinct"),)])
+def test_ticks_behind_a_gap_come_in_steps(own: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some silence over many keys is many results: not all of them are laid out at once."""
+    taken, schema = schemas(pa.int64())
+    names = ["k", "count", *ev.COLUMNS]
+    schema = pa.schema([*(schema.field(name) for name in names), *([("distinct", pa.int64())] if own else [])])
+    operation = AggregateWindow((agg.Count(), *own), Policy.time(1), Policy.time(60), False, 300_000)
+    whole = pa.schema([*taken, (ev.ID, pa.string()), (ev.TIME, pa.int64()), (ev.FROM, pa.string())])
+    windows = windows_of(operation, context("k"), taken, schema)
+    assert isinstance(windows, OneByOne if own else ArrayWindows)
+    sizes, run = list[int](), type(windows)._run
+
+    def counted(*args: Any) -> Any:
+        made = run(*args)
+        sizes.append(made[0].num_rows)
+        return made
+
+    def rows(*clocks: int) -> pa.Table:
+        made = table_of([(f"k{n % 50}", 1, 1, at, f"{n:05d}") for n, at in enumerate(clocks)], taken)
+        return pa.table([made[f.name] if f.name in taken.names else pa.nulls(len(made), f.type) for f in whole], whole)
+
+    monkeypatch.setattr(type(windows), "_run", counted)
+    monkeypatch.setattr(arrays, "RESULTS_AT_ONCE", 1000)
+    _, state = windows.feed(EMPTY, rows(*[0] * 50), 0)
+    made, state = windows.feed(state, rows(600_000), 600_000)
+    assert made.num_rows == 50 * 299
+    assert max(sizes) <= 1000
+    # Years without a window are one step.
+    sizes.clear()
+    made, _ = windows.feed(state, rows(10**12), 10**12 + 500)
+    assert made.num_rows == 299
+    assert len(sizes) < 10
 
 
 LATER = 10**9
