@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any, Final
 
 _DECIMALS: Final = Context(prec=200)
@@ -18,6 +20,41 @@ def plus(a: Any, b: Any) -> Any:
     if not isinstance(a, Decimal) and not isinstance(b, Decimal):
         return a + b
     return _DECIMALS.add(Decimal(a), Decimal(b))
+
+
+BIGINT: Final = range(-(2**63), 2**63)
+DIGITS: Final = 38
+"""Of a decimal, behind the point included."""
+
+
+class TotalError(ArithmeticError):
+    """A sum does not fit its type. The batch that brings it there fails, not the one that ends or emits the window.
+
+    Attributes:
+        field: that is summed.
+        number: of the window among those of the batch.
+    """
+
+    def __init__(self, field: str, number: int = 0, *, decimal: bool = False) -> None:
+        self.field, self.number = field, number
+        super().__init__(f'the sum of "{field}" does not fit {f"decimal({DIGITS})" if decimal else "bigint"}')
+
+
+def fits(total: Any) -> bool:
+    """Check whether a sum of ints fits bigint, or one of decimals 38 digits; one of floats does."""
+    if not isinstance(total, Decimal):
+        return isinstance(total, float) or total in BIGINT
+    return total.adjusted() + 1 + max(0, -int(total.as_tuple().exponent)) <= DIGITS
+
+
+def ends_fit(values: Sequence[Any]) -> bool:
+    """Check whether the sum of the last of some ints or decimals fits, however many these are."""
+    if not values:
+        return True
+    most = max(values, key=abs)
+    if fits(_DECIMALS.multiply(most, len(values)) if isinstance(most, Decimal) else most * len(values)):
+        return True
+    return all(map(fits, accumulate(reversed(values), plus)))
 
 
 class ExactSum:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from pipelines.aggregators.exact import ExactSum
+from pipelines.aggregators.exact import ExactSum, TotalError, ends_fit
 from pipelines.aggregators.ordering import SEVERAL, order_key, values_of
 from pipelines.aggregators.window import Accumulator, Rows, number
 
@@ -95,6 +95,16 @@ class RunningTotal(OfField):
     def aggregate(self) -> Any:
         return self.total.value
 
+    def check_total(self, items: Sequence[Mapping[str, Any]] | None = None) -> None:
+        total = self.total
+        if total.floats:
+            return
+        kept = [total.value]
+        if items is not None:
+            kept = [v for item in items for v in values_of(item.get(self._field)) if v is not None]
+        if not ends_fit(kept):
+            raise TotalError(self._field, decimal=bool(total.decimals))
+
     def save(self) -> Any:
         return [self.count, self.total.save()]
 
@@ -111,6 +121,9 @@ class Mean(RunningTotal):
         if not self.count:
             return 0.0
         return float(total / self.count) if isinstance(total, Decimal) else total / self.count
+
+    def check_total(self, items: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Find nothing: a mean is a float."""
 
 
 class KeptEntries(Accumulator):

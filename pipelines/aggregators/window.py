@@ -56,6 +56,16 @@ class Accumulator(ABC):
     def restore(self, state: State) -> None:
         """Take what `save` gave."""
 
+    def check_total(self, items: Sequence[Mapping[str, Any]] | None = None) -> None:  # noqa: B027 (most have none)
+        """Check that a total fits its type.
+
+        Args:
+            items: the events of the window, from which the oldest may leave before the next emission; None: all stay.
+
+        Raises:
+            TotalError: it does not.
+        """
+
 
 class EventAggregator(ABC):
     """What can stand in `aggregate(...)` of an event flow: the built-in aggregators and `WindowAggregator`."""

@@ -173,6 +173,10 @@ class AggregateBuffer(Window):
     def expired(self, now: int) -> bool:
         return self._group is not None and now - self._written >= self._lifetime
 
+    def check(self) -> None:
+        for accumulator in self._chain:
+            accumulator.check_total(self._items)
+
     def save(self) -> dict[str, Any]:
         readd = self._items is not None
         return {

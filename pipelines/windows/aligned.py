@@ -150,6 +150,11 @@ class SpanBuffer(Window):
     def expired(self, now: int) -> bool:
         return not self._spans and self._group is not None
 
+    def check(self) -> None:
+        for span in self._spans:
+            for accumulator in span.chain:
+                accumulator.check_total()
+
     def save(self) -> dict[str, Any]:
         spans = [[span.start, span.end, [accumulator.save() for accumulator in span.chain]] for span in self._spans]
         return {"group": self._group, "spans": spans}

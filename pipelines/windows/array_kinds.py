@@ -48,6 +48,7 @@ class OneByOne(Arrays):
         before = [loads(blob) for blob in state[WINDOW].filter(asked).to_pylist()]
         windows.restore({"clock": None, "pending": [], "windows": before})
         made = rows_of(windows.feed(items, clock), self._schema)
+        windows.check()
         fresh = self._saved(windows)
         # What has gone stays in the changes, so that nobody takes it for unchanged.
         gone = set(state[TEXT].filter(asked).to_pylist()) - set(fresh[TEXT].to_pylist())

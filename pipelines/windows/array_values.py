@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, StdDev, Sum
-from pipelines.aggregators.exact import fsum
+from pipelines.aggregators.exact import ends_fit, fsum
 from pipelines.aggregators.std_dev import Spread, spread_of
 
 _SAFE: Final = 2**62
@@ -77,12 +77,25 @@ class Values:
         """Return the exact sum of each range, of floats rounded once; or of ints the sum of squares."""
         if not self.whole:
             return [fsum(values) for values in self.lists(start, end)]
-        most = max(-int(self.numbers.min(initial=0)), int(self.numbers.max(initial=0)))
-        if most ** (2 if squares else 1) * max(len(self.numbers), 1) >= _SAFE:
+        if self._most ** (2 if squares else 1) * max(len(self.numbers), 1) >= _SAFE:
             return [sum(v * v for v in values) if squares else sum(values) for values in self.lists(start, end)]
         terms = self.numbers * self.numbers if squares else self.numbers
         total = np.concatenate([[0], np.cumsum(terms)])
         return (total[end] - total[start]).tolist()
+
+    def beyond(self, start: Array, end: Array) -> int | None:
+        """Return the first range of ints of which the last few have a sum that does not fit bigint; None: there is none."""
+        if not self.whole or not len(start) or self._most * len(self.numbers) < _SAFE:
+            return None
+        # As floats they are near enough to tell where it is worth a look.
+        sizes = np.concatenate([[0.0], np.cumsum(np.abs(self.numbers.astype(float)))])
+        large = np.flatnonzero(sizes[end] - sizes[start] >= _SAFE).tolist()
+        return next((n for n in large if not ends_fit(self.numbers[start[n] : end[n]].tolist())), None)
+
+    @property
+    def _most(self) -> int:
+        """Return the greatest absolute value of ints."""
+        return max(-int(self.numbers.min(initial=0)), int(self.numbers.max(initial=0)))
 
 
 def aggregated(aggregator: EventAggregator, columns: dict[str, Values], start: Array, end: Array) -> Any:

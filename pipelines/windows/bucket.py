@@ -140,6 +140,7 @@ class Bucket:
         order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
         rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
         results = self._windows.feed(items_of(rows, self._floor), self._now)
+        self._windows.check()
         self.clocks.due = self._windows.due()
         return rows_of(results, self._plan.schema)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -138,6 +138,13 @@ class Window(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Take what `save` gave."""
 
+    def check(self) -> None:  # noqa: B027 (most hold no totals)
+        """Check that the totals fit their types, behind a batch: it fails, not the ones from the next emission on.
+
+        Raises:
+            TotalError: one does not.
+        """
+
     def made(self, fields: dict[str, Any], now: int, number: int) -> Event:
         """Return the n-th event that this window makes; `now` keeps apart the ids of windows of one key."""
         if self.identity is None:
@@ -166,6 +173,11 @@ def by_entries(key: Key) -> Key:
 def key_text(key: Key) -> str:
     """Return a text that tells keys apart, for the order of results and for ids."""
     return ",".join("|".join(map(_text, values)) for values in key)
+
+
+def shown_key(fields: Mapping[str, Any]) -> str:
+    """Return a window's key for messages, behind what it is of; nothing where there is one window for everything."""
+    return " of " + ", ".join(f"{name} {value!r}" for name, value in fields.items()) if fields else ""
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
+from pipelines.aggregators.exact import TotalError
 from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 from pipelines.graph.events import nth
@@ -24,6 +25,7 @@ from pipelines.windows.buffer import (
     key_text,
     restored_event,
     saved_event,
+    shown_key,
 )
 from pipelines.windows.event import Event
 from pipelines.windows.join import JoinBuffer
@@ -168,6 +170,20 @@ class KeyedWindows:
         self._clock = clock
         results.sort(key=IN_ORDER)
         return results
+
+    def check(self) -> None:
+        """Check that what the windows hold fits what they will make of it.
+
+        Raises:
+            ArithmeticError: a total does not, with the key of its window.
+        """
+        for window in self:
+            try:
+                window.check()
+            except TotalError as error:
+                values = (own[0] if len(own) == 1 else list(own) for own in window.key)
+                key = shown_key(dict(zip(self._partition, values, strict=True)))
+                raise ArithmeticError(f"{error} in the window{key}") from error
 
     def due(self) -> int | None:
         """Return the earliest clock at which `feed` without events would do anything; None: never."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, Sum
-from pipelines.aggregators.exact import fsum, shortened
+from pipelines.aggregators.exact import TotalError, fsum, shortened
 from pipelines.windows.array_values import Values
 from pipelines.windows.arrays import Ints
 from pipelines.windows.blob import dumps, loads
@@ -127,19 +127,6 @@ def counted(groups: Groups, column: pa.ChunkedArray | None) -> Ints:
     if column is not None and column.null_count:
         of = of[column.is_valid().to_numpy()[groups.row]]
     return np.bincount(of, minlength=groups.number).astype(np.int64)
-
-
-class TotalError(ArithmeticError):
-    """The total of a span does not fit bigint. The batch that brings it there fails, not the one that ends the span.
-
-    Attributes:
-        field: that is summed.
-        span: its number among those of the batch.
-    """
-
-    def __init__(self, field: str, span: int) -> None:
-        self.field, self.span = field, span
-        super().__init__(f'the sum of "{field}" does not fit bigint')
 
 
 class _Added(Partial):
@@ -276,6 +263,11 @@ class _Kept(Partial):
             added = accumulator.added
             for row in at[start:end]:
                 added(happened[row])
+            try:
+                accumulator.check_total()
+            except TotalError as error:
+                error.number = span
+                raise
             blobs.append(dumps(accumulator.save()))
         return {self._name: pa.array(blobs, pa.binary())}
 

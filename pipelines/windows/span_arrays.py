@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.aggregators.exact import TotalError
 from pipelines.graph import events
 from pipelines.windows.aggregate import rows_of
 from pipelines.windows.aligned import DayPlaces, FixedPlaces, places_of
@@ -18,7 +19,7 @@ from pipelines.windows.arrays import Arrays, Ints, numbered, ramps
 from pipelines.windows.buffer import SECOND, WindowContext
 from pipelines.windows.event_rows import as_lists
 from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow, SpanWindow
-from pipelines.windows.partials import BatchRows, Groups, Partial, TotalError, partial_of
+from pipelines.windows.partials import BatchRows, Groups, Partial, partial_of
 
 START, END = "_start", "_end"
 """Columns of a state: the bounds of an open span, in ms, the end exclusive."""
@@ -222,7 +223,7 @@ class SpanArrays(Arrays):
             for partial in partials:
                 made |= partial.merged(groups, batch, state)
         except TotalError as error:
-            raise ArithmeticError(f"{error} in the window {self._named(pa.table(made), error.span)}") from error
+            raise ArithmeticError(f"{error} in the window {self._named(pa.table(made), error.number)}") from error
         if state is None:
             return pa.table(made), None
         untouched = np.ones(known, bool)

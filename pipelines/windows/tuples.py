@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, cast
 
-from pipelines.aggregators import ColumnAggregator
+from pipelines.aggregators import ColumnAggregator, Sum
+from pipelines.aggregators.exact import TotalError, fits
 from pipelines.aggregators.folds import Running
 from pipelines.aggregators.window import Accumulator, EventAggregator, Rows, State, Types, undivided
 from pipelines.graph.fields import distinct
@@ -104,6 +106,11 @@ class _Chain(Accumulator):
                 running.add(values)
             rows.append([dict(zip(aggregation.outputs, row, strict=True)) for row in running.complete()])
         return Rows(crossed(rows))
+
+    def check_total(self, items: Sequence[Mapping[str, Any]] | None = None) -> None:
+        for n, running in self._running.items():
+            if isinstance(self._aggregations[n].aggregator, Sum) and not fits(running.state):
+                raise TotalError(self._aggregations[n].inputs[0], decimal=isinstance(running.state, Decimal))
 
     def save(self) -> State:
         return [self._last, {n: running.state for n, running in self._running.items()}, self._tuples]

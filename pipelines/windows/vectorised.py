@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.aggregators import Average, Count, Max, Min, StdDev, Sum
+from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, StdDev, Sum
+from pipelines.aggregators.exact import TotalError, fits
 from pipelines.graph import events
 from pipelines.windows.array_values import Values, aggregated
 from pipelines.windows.arrays import Arrays, Ints, numbered, ramps
-from pipelines.windows.buffer import FAR, SECOND, WindowContext
+from pipelines.windows.buffer import FAR, SECOND, WindowContext, shown_key
 from pipelines.windows.operations import AggregateWindow, CollectWindow
 
 WRITTEN, TICKS, FIRES, KEPT, BEGUN, CLOCKS = "_written", "_ticks", "_fires", "_kept", "_begun", "_clocks"
@@ -298,7 +299,27 @@ class ArrayWindows(Arrays):
             made[events.ORDER] = pc.binary_join_element_wise(order, "000000", ".")
         else:
             made[events.ORDER] = self._orders(texts, of_key, np.zeros(len(keys), np.int64))
-        return self._table(made, len(keys))
+        try:
+            return self._table(made, len(keys))
+        except OverflowError as error:
+            for aggregator, totals in zip(chain, outputs, strict=True):
+                beyond = type(aggregator) is Sum and [n for n, total in enumerate(totals) if not fits(total)]
+                if beyond:
+                    raise self._total_error(aggregator, flat, keys[beyond[0]]) from error
+            raise
+
+    def _check_totals(self, flat: _Flat, keys: Ints, start: Ints, end: Ints) -> None:
+        """Refuse a batch behind which a key holds events whose sum fits no result, for it would stop those behind it."""
+        for aggregator in self._operation.aggregators:
+            if type(aggregator) is Sum:
+                beyond = flat.columns[str(aggregator.field)].beyond(start, end)
+                if beyond is not None:
+                    raise self._total_error(aggregator, flat, keys[beyond])
+
+    def _total_error(self, aggregator: EventAggregator, flat: _Flat, key: int) -> ArithmeticError:
+        error = TotalError(str(getattr(aggregator, "field", None)))
+        fields = flat.names.slice(int(key), 1).to_pylist() if self._context.partition else [{}]
+        return ArithmeticError(f"{error} in the window{shown_key(fields[0])}")
 
     def _after(self, flat: _Flat, lives: _Lives, fired: _Fired, clock: int) -> pa.Table:
         """Return the state of the keys that the batch may have moved: of each its last life, if it has not ended."""
@@ -311,6 +332,7 @@ class ArrayWindows(Arrays):
         keys = np.flatnonzero(lives.written[lives.last] > clock - self._lifetime)
         last = lives.last[keys]
         kept = lives.end[last] - start[last]
+        self._check_totals(flat, keys, start[last], lives.end[last])
         items, offsets = np.repeat(start[last], kept) + ramps(kept), np.append(0, np.cumsum(kept)).astype(np.int32)
         made: dict[str, Any] = {name: flat.names[name].take(pa.array(keys)) for name in self._context.partition}
         made |= {WRITTEN: lives.written[last], TICKS: ticks[last], FIRES: fires[last], KEPT: kept}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
@@ -12,14 +13,16 @@ from hypothesis import strategies as st
 
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
+from pipelines.graph.nodes import Aggregation
 from pipelines.windows import arrays
 from pipelines.windows.array_kinds import OneByOne, fits, windows_of
 from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
-from pipelines.windows.operations import AggregateWindow
+from pipelines.windows.operations import AggregateWindow, AlignedWindow, SessionWindow
 from pipelines.windows.policy import Policy
+from pipelines.windows.tuples import TupleChain
 from pipelines.windows.vectorised import ArrayWindows
 from tests.tiers import tier
 from tests.windows.window_runs import context
@@ -212,6 +215,61 @@ def test_ticks_behind_a_gap_come_in_steps(own: tuple[Any, ...], monkeypatch: pyt
     made, _ = windows.feed(state, rows(10**12), 10**12 + 500)
     assert made.num_rows == 299
     assert len(sizes) < 10
+
+
+BIG, DIGITS = 2**63 - 1, 10**38 - 1
+BOUNDS = [(name, pa.timestamp("us", "UTC")) for name in ("window_start", "window_end")]
+every, last = Policy.time(5), Policy.time(60)
+ALONE = (agg.Sum("v"),)
+TOTALS: dict[str, tuple[Any, int]] = {
+    "by time": (AggregateWindow(ALONE, every, last), BIG),
+    "by count": (AggregateWindow(ALONE, Policy.count(4), Policy.count(4)), BIG),
+    "one by one": (AggregateWindow((*ALONE, agg.DistinctCount("v", "other")), every, last), BIG),
+    "one by one, none leaves": (AggregateWindow(ALONE, every, Policy.count(0), True), BIG),
+    "decimals one by one": (AggregateWindow(ALONE, every, last), DIGITS),
+    "decimals in a span": (AlignedWindow(ALONE, 5), DIGITS),
+    "decimals in a session": (SessionWindow(ALONE, 5), DIGITS),
+    "tuples in a span": (
+        AlignedWindow((TupleChain((Aggregation(agg.Sum(), ("v",), ("sum",), ("bigint",)),)),), 5),
+        BIG,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_a_batch_that_brings_a_total_beyond_its_type_fails_and_behind_a_skip_the_flow_goes_on(name: str) -> None:
+    operation, big = TOTALS[name]
+    kind = pa.int64() if big == BIG else pa.decimal128(38, 0)
+    own = [(name, pa.string() if name in (ev.ID, ev.FROM, ev.ORDER) else pa.int64()) for name in ev.COLUMNS]
+    taken = pa.schema([("k", pa.string()), ("v", kind), *own])
+    kinds = {**dict(BOUNDS), "sum": kind, "other": pa.int64()}
+    made = pa.schema([("k", pa.string()), *((name, kinds[name]) for name in operation.outputs), *own])
+    windows = windows_of(operation, context("k"), taken, made)
+
+    def rows(*given: tuple[str, int, int]) -> pa.Table:
+        number: Any = int if big == BIG else Decimal
+        of: list[Any] = [(k, number(v), f"e{n}", at, at, "s", f"{n:05d}") for n, (k, v, at) in enumerate(given)]
+        return table_of(of, taken)
+
+    _, state = windows.feed(EMPTY, rows(("a", big - 1, 0), ("b", 7, 0)), 100)
+    with pytest.raises(
+        ArithmeticError, match=r'the sum of "v" does not fit (bigint|decimal\(38\)) in the window .*\'a\''
+    ):
+        windows.feed(state, rows(("a", 1, 200), ("a", 1, 200)), 300)
+    # It was left out. What just fits is emitted, and values that are large and not their sum.
+    _, state = windows.feed(state, rows(("a", 1, 400), ("a", -big, 500), ("a", big, 500)), 600)
+    results, _ = windows.feed(state, rows(*[("b", 1, 700)] * 3, ("c", 1, 20_000)), 20_000)
+    found = {row["k"]: row["sum"] for row in reversed(results.to_pylist())}
+    assert found["b"] == 10
+    assert found.get("a", big) == big
+
+
+def test_a_total_beyond_bigint_that_a_batch_itself_emits_is_named() -> None:
+    taken, schema = schemas(pa.int64())
+    schema = pa.schema([field for field in schema if field.name in ("sum", *ev.COLUMNS)])
+    windows = ArrayWindows(AggregateWindow(ALONE, Policy.count(2), Policy.count(2)), context(), schema)
+    with pytest.raises(ArithmeticError, match=r'the sum of "v" does not fit bigint in the window$'):
+        windows.feed(EMPTY, table_of([("a", 1, BIG, 0, "0"), ("a", 1, 1, 0, "1")], taken), 0)
 
 
 LATER = 10**9
