@@ -49,8 +49,9 @@ def _shown(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "__dict__"):
         return f"{type(value).__module__}.{type(value).__qualname__}{_shown(vars(value))}"
-    if type(value).__repr__ is object.__repr__:
+    kind: Any = type(value)
+    if kind.__repr__ is object.__repr__:
         # Without a `__dict__`: its slots, if it has any.
-        return f"{type(value).__module__}.{type(value).__qualname__}{_shown(object.__getstate__(value))}"
+        return f"{kind.__module__}.{kind.__qualname__}{_shown(object.__getstate__(value))}"
     # What shows itself may hold an object that does not.
     return repr(value) if isinstance(value, str | bytes) else _ADDRESS.sub("", repr(value))
