@@ -209,6 +209,20 @@ def test_what_a_loss_of_power_leaves_of_the_last_batch_is_mended(
     assert list(damages(lake, words.topology)) == []
 
 
+def test_a_batch_whose_plan_is_gone_may_take_other_rows(spark: SparkSession, tmp_path: Path) -> None:
+    lake, words = Lake(tmp_path / "lake"), Words(spark, tmp_path)
+    take_back(lake, 2)
+    for log in ("offsets", "sources/0"):
+        for file in (lake.checkpoint_path("words", "s") / "spark" / log).glob("*2*"):
+            file.unlink()
+    early = tmp_path / "in/early.json"
+    early.write_text('{"word": "w"}\n' * 2)
+    os.utime(early, (1_700_000_001, 1_700_000_001))
+    report = Runtime(spark, lake).catch_up(words.topology)
+    assert [one.txid for one in report.batches] == [2, 3]
+    assert lake.state("counts").scan().to_pylist() == [{"word": "w", "c": 5}]
+
+
 @pytest.mark.parametrize("damage", [empty, Path.unlink])
 @pytest.mark.parametrize(
     ("listing", "planned", "batches"), [(1, 2, [1, 2]), (2, 2, [1]), (1, 0, [1, 2]), (2, 1, [1, 2])]

@@ -243,13 +243,13 @@ class StreamRunner:
         checkpoint, tables = self._checkpoint, self._tables()
         anew = make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
         epoch = checkpoint.epoch
-        if not anew or epoch is None:
+        if epoch is None:
             return
         store, scope = self._kept_attempts(), f"{self._group.name}/{epoch.number}"
-        for txid in map(epoch.txid, anew):
-            record = store.get(scope).get(txid)
-            if record is not None:
-                # Other rows may come under it than before.
+        # Other rows may come under them than before. Plans beyond the last one are gone as a whole.
+        planned = set(range(checkpoint.last_batch() + 1)) - anew
+        for txid, record in store.get(scope).items():
+            if record.sources and txid >= epoch.txid(0) and txid - epoch.txid(0) not in planned:
                 store.put(scope, txid, replace(record, sources={}))
 
     def _kept_attempts(self) -> AttemptStore:
