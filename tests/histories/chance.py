@@ -154,7 +154,7 @@ class Drawn:
         if self.kind != FLOW:
             return
         exits = flows._exits(self.made.flow)
-        events = {name: flows._received(self.lake, self.made.flow, stream, table) for name, stream, table in exits}
+        events = {name: flows._received(self.lake, table, schema) for name, table, schema in exits}
         found = flows._shown(self.made.flow, events)
         wanted = run_flow(self.made.flow, self.made.script, engine="reference", spark=self.spark)
         if found != wanted:
