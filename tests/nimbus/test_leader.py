@@ -273,6 +273,30 @@ def test_a_lost_host_is_replaced_though_a_wish_cannot_be_met(cluster: Cluster, u
     assert len(cluster.places_of("a")) == (3 if cluster.registry.flow("a").workers == 3 else 1)
 
 
+def test_a_recovery_in_other_slots_forgets_no_wish(cluster: Cluster) -> None:
+    """Its new version has an application of its own: the slots so far are all the former one's."""
+    cluster.supervisors(s1=[1, 2], s2=[1, 2])
+    for name in "ab":
+        cluster.submit(name, queries=4)
+    cluster.look(0)
+    for name in "ab":
+        cluster.beat(cluster.registry.flow(name))
+    ((here, _),) = cluster.places_of("a")
+    left = "s2" if here == "s1" else "s1"
+    cluster.registry.update("a", replace(cluster.registry.flow("a").version.content, workers=4))
+    cluster.look(1)
+    for _ in range(20):
+        cluster.supervisors(**{left: [1, 2]})
+        cluster.look()
+    assert [supervisor for supervisor, _ in cluster.places_of("a")] == [left]
+    assert cluster.registry.flow("a").scratch
+    assert str(cluster.registry.flow("a").problem).startswith("it stays where it is: ")
+    cluster.supervisors(**{left: [1, 2], "s7": [1, 2, 3]})
+    cluster.look()
+    assert len(cluster.places_of("a")) == 4
+    assert cluster.registry.flow("a").problem is None
+
+
 def wish_of(cluster: Cluster, unmet: str) -> None:
     cluster.beat(cluster.registry.flow("a"))
     match unmet:

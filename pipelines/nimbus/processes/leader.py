@@ -407,7 +407,9 @@ class Leader:
                 continue
             before = {(on.supervisor, on.port) for flow in some for on in look.records[flow.serial].workers}
             with suppress(AssignmentError):
-                self._keep(some, self._planned(application, some, "MONITOR", look, len(before)), look)
+                plan = self._planned(application, some, "MONITOR", look, len(before))
+                # Also where it is made as if they were new, since their slots are another application's.
+                self._keep(some, replace(plan, kind="MONITOR"), look)
                 return some
         return []
 
