@@ -297,6 +297,33 @@ def test_a_recovery_in_other_slots_forgets_no_wish(cluster: Cluster) -> None:
     assert cluster.registry.flow("a").problem is None
 
 
+def test_a_flow_that_does_not_agree_is_recovered_too(cluster: Cluster) -> None:
+    """Alone, in a slot that those that agree have not taken."""
+    cluster.supervisors(s1=[1], s2=[1])
+    for name in "ab":
+        cluster.submit(name, application="x")
+    cluster.look(0)
+    for name in "ab":
+        cluster.beat(cluster.registry.flow(name))
+    ((here, _),) = cluster.places_of("b")
+    left = "s2" if here == "s1" else "s1"
+    cluster.update("b", application="x", master="spark://two:7077")
+    cluster.update("a", application="x", master="spark://one:7077")
+    cluster.look(1)
+    assert "names the master" in str(cluster.registry.flow("b").problem)
+    for _ in range(20):
+        cluster.supervisors(**{left: [1]})
+        cluster.look()
+    assert cluster.places_of("a") == {(left, 1): (1,)}
+    assert str(cluster.registry.flow("b").problem).startswith("it cannot be placed: ")
+    cluster.beat(cluster.registry.flow("a"))
+    cluster.supervisors(**{left: [1, 2]})
+    cluster.look()
+    assert (cluster.places_of("a"), cluster.places_of("b")) == ({(left, 1): (1,)}, {(left, 2): (1,)})
+    assert str(cluster.registry.flow("b").problem).startswith("it stays where it is: ")
+    assert cluster.registry.flow("b").scratch
+
+
 def wish_of(cluster: Cluster, unmet: str) -> None:
     cluster.beat(cluster.registry.flow("a"))
     match unmet:

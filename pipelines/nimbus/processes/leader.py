@@ -333,7 +333,17 @@ class Leader:
                 self._refuse(flow, named(error), look.stays(flow), lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
-        members = self._agreed(members, look, lease)
+        # Those that stand come first, and then who came first.
+        in_order = sorted(members, key=lambda flow: (flow.serial not in look.records, flow.scratch, flow.serial))
+        agreed, refused = agreeing(in_order)
+        self._place_agreed(application, sorted(agreed, key=lambda flow: flow.serial), look, lease)
+        for flow in in_order:
+            if flow.serial in refused:
+                recovered = self._recover(application, [flow], look)
+                self._refuse(flow, named(refused[flow.serial]), flow in recovered or look.stays(flow), lease)
+
+    def _place_agreed(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
+        """Place the flows that can share an application."""
         kind = self._kind(members, look)
         if kind is None:
             for flow in members:
@@ -353,16 +363,6 @@ class Leader:
         for flow in members:
             self._registry.problem(flow, None, under=lease)
         self._keep(members, plan, look)
-
-    def _agreed(self, members: list[DeployedFlow], look: _Look, lease: Lease) -> list[DeployedFlow]:
-        """Return the flows that can share an application, in the order of their serials; the others hear why not."""
-        # Those that stand come first, and then who came first.
-        members = sorted(members, key=lambda flow: (flow.serial not in look.records, flow.scratch, flow.serial))
-        agreed, refused = agreeing(members)
-        for flow in members:
-            if flow.serial in refused:
-                self._refuse(flow, named(refused[flow.serial]), look.stays(flow), lease)
-        return sorted(agreed, key=lambda flow: flow.serial)
 
     def _planned(
         self, application: str, members: list[DeployedFlow], kind: Kind, look: _Look, workers: int | None = None
