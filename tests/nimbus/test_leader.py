@@ -324,6 +324,26 @@ def test_a_flow_that_does_not_agree_is_recovered_too(cluster: Cluster) -> None:
     assert cluster.registry.flow("b").scratch
 
 
+def test_a_lost_host_is_replaced_while_another_flow_drains(cluster: Cluster) -> None:
+    """It drains for an hour, and an earlier wish of the application is still unmet."""
+    cluster.supervisors(s1=[1], s2=[1])
+    for name in "ac":
+        cluster.submit(name, queries=3, application="x")
+    cluster.look(0)
+    cluster.beat(cluster.registry.flow("c"))
+    ((here, _),) = cluster.places_of("a")
+    left = "s2" if here == "s1" else "s1"
+    wish_of(cluster, "update")
+    cluster.look(1)
+    cluster.registry.rebalance("c", Request(), wait_seconds=3600)
+    cluster.look(1)
+    for _ in range(20):
+        cluster.supervisors(**{left: [1]})
+        cluster.look()
+    assert [{*cluster.places_of(name)} for name in "ac"] == [{(left, 1)}] * 2
+    assert cluster.registry.flow("a").scratch
+
+
 def wish_of(cluster: Cluster, unmet: str) -> None:
     cluster.beat(cluster.registry.flow("a"))
     match unmet:

@@ -351,7 +351,8 @@ class Leader:
             return
         draining = any(flow.status is Status.REBALANCING for flow in members)
         if draining and kind != "MONITOR" and all(flow.serial in look.records for flow in members):
-            # Whoever shares its application waits for the moment until it has drained.
+            # Whoever shares its application waits for the moment until it has drained; not what is dead.
+            self._recover(application, members, look)
             return
         try:
             plan = self._planned(application, members, kind, look)
