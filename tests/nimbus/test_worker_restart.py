@@ -63,9 +63,12 @@ class FakeTask:
 
     def want(self, accepting: bool) -> None:
         self.told.append(f"accept {accepting}")
+        if not accepting:
+            self.figures.state = "draining"
 
     def leave(self) -> None:
         self.told.append("leave")
+        self.figures.state = "draining"
 
     def force(self) -> None:
         self.told.append("force")
@@ -434,7 +437,15 @@ def test_a_version_that_cannot_be_read_ends_its_own_tasks_alone(
 
 @pytest.mark.parametrize(
     ("what", "timeout", "seconds"),
-    [("move", None, 30), ("move", 7, 7), ("move", 0, 0), ("rebalance", 60, 0), ("kill", 60, 0)],
+    [
+        ("move", None, 30),
+        ("move", 7, 7),
+        ("move", 0, 0),
+        ("update", 7, 7),
+        ("inactive", 7, 7),
+        ("rebalance", 60, 0),
+        ("kill", 60, 0),
+    ],
 )
 def test_a_task_that_is_placed_elsewhere_drains_first(
     registry: Registry,
@@ -451,15 +462,30 @@ def test_a_task_that_is_placed_elsewhere_drains_first(
     flow = registry.submit("a", replace(content("a"), settings=settings))
     task = FakeTask(flow)
     worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+    worker._loaded = {flow.serial: (flow, TrideltaError("not looked at"))}
     if what == "rebalance":
-        task.figures.state = "draining"
+        registry.rebalance("a", Request(), wait_seconds=60)
+    if what == "update":
+        flow = registry.update("a", replace(content("a"), settings={**settings, "hosts": ["s2"]}))
+    if what == "inactive":
+        flow = registry.deactivate("a")
+    worker._flows()
+    worker._revisions = {flow.serial: 1}
+    worker._server = FakeServer()  # type: ignore[assignment]
+    worker._follow({(flow.serial, 1): registry.flow("a")})
+    assert worker.ending.is_set() is (what == "update")
     if what == "kill":
         registry.kill("a", wait_seconds=0)
+    registry.fire()
+    if what == "rebalance":
+        registry.hurry(registry.flow("a"))
         registry.fire()
+        # It looks before the leader has placed it.
+        worker._follow({(flow.serial, 1): registry.flow("a")})
+    task.told.clear()
     assert worker._flows() == {}
     worker._follow({})
     assert task.told == (["leave"] if seconds else ["leave", "force"])
-    task.figures.state = "draining"
     now += seconds - 0.1
     worker._follow({})
     assert ("force" in task.told) is (seconds == 0)
@@ -486,18 +512,24 @@ def test_a_task_that_comes_back_while_it_drains_has_its_time_anew(
     assert task.told == ["leave", "accept True", "leave"]
 
 
-@pytest.mark.parametrize(("state", "told"), [("running", ["accept True"]), ("draining", ["accept True", "force"])])
-def test_only_a_task_that_drains_is_forced_by_another_assignment(
-    registry: Registry, worker: WorkerProcess, state: str, told: list[str]
+@pytest.mark.parametrize("what", ["nothing", "rebalance", "another restart"])
+def test_only_a_task_that_a_rebalance_has_drained_is_forced_by_another_assignment(
+    registry: Registry, worker: WorkerProcess, what: str
 ) -> None:
-    """One that stays as it was has its time at the next drain."""
+    """One that stays as it was has its time at the next drain; so has one that drains because its worker restarts."""
     flow = registry.submit("a", content("a"))
-    task = FakeTask(flow, figures=SimpleNamespace(state=state))
+    task = FakeTask(flow)
     worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
     worker._loaded = {flow.serial: (flow, TrideltaError("not looked at"))}
+    worker._revisions = {flow.serial: 1}
+    if what == "rebalance":
+        worker._follow({(flow.serial, 1): registry.rebalance("a", Request(), wait_seconds=60)})
+    if what == "another restart":
+        worker.ending.set()
+        worker._follow({(flow.serial, 1): flow})
     worker._revisions = {flow.serial: 2}
     worker._follow({(flow.serial, 1): flow})
-    assert task.told == told
+    assert ("force" in task.told) is (what == "rebalance")
     task.figures.state = "draining"
     worker._follow({(flow.serial, 1): flow})
-    assert task.told.count("force") == 2 * told.count("force")
+    assert ("force" in task.told) is (what == "rebalance")

@@ -44,7 +44,7 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
-from pipelines.nimbus.registry.lifecycle import delay_seconds
+from pipelines.nimbus.registry.lifecycle import Status, delay_seconds
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -121,6 +121,8 @@ class WorkerProcess:
         """All deployed flows, by serial."""
         self._leave_by: dict[Key, float] = {}
         """Until when tasks may drain that are not to run here any more."""
+        self._rebalanced: set[Key] = set()
+        """Tasks that a rebalance drains, or has drained."""
         self._held: dict[int, int] = {}
         """By flow its new version, which waits for the end of requests."""
         self._server: Server | None = None
@@ -237,7 +239,7 @@ class WorkerProcess:
                 self._leave_by.pop(key, None)
                 self._steer(task, flows[key], held)
                 continue
-            has_time = self._has_time(key, task)
+            has_time = self._has_time(key)
             task.leave()
             if not has_time and (key[0] not in here or not _outdated(task, here[key[0]])):
                 task.force()
@@ -250,17 +252,17 @@ class WorkerProcess:
             self._former.clear()
             self._restart_for_other_code(here)
 
-    def _has_time(self, key: Key, task: Task) -> bool:
+    def _has_time(self, key: Key) -> bool:
         """Return whether a task that is not to run here any more may drain: its new place waits for its lease.
 
         A rebalance has drained it for as long as it was to. Whatever else moves it (slots that come late, a flow that joins,
-        an update) has not.
+        an update) has not, also where it drains already: for a new version, a restart of its worker, or a deactivation.
         """
         flow = self._deployed.get(key[0])
         if flow is None:
             return False
         if key not in self._leave_by:
-            seconds = 0.0 if task.figures.state == DRAINING else _drain_seconds(flow)
+            seconds = 0.0 if key in self._rebalanced else _drain_seconds(flow)
             self._leave_by[key] = time.monotonic() + seconds
         return time.monotonic() < self._leave_by[key]
 
@@ -332,7 +334,11 @@ class WorkerProcess:
 
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""
-        query = _query_of(flow, task.query.task)
+        query, key = _query_of(flow, task.query.task), (flow.serial, task.query.task)
+        if flow.status is Status.REBALANCING:
+            self._rebalanced.add(key)
+        elif task.figures.state != DRAINING:
+            self._rebalanced.discard(key)
         outdated, revision = _outdated(task, flow) and flow.serial not in held, self._revisions[flow.serial]
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
             # It comes again, with another number of partitions, in another process or in another version.
@@ -342,7 +348,8 @@ class WorkerProcess:
                 # It was placed anew and stays as it is: the next drain has its time.
                 task.revision = revision
             task.want(flow.standing.accepting)
-        if task.figures.state == DRAINING and task.revision != revision and not _outdated(task, flow):
+        drained = task.figures.state == DRAINING and key in self._rebalanced
+        if drained and task.revision != revision and not _outdated(task, flow):
             # The flow goes on with another assignment: the rebalance has waited as long as it was to.
             task.force()
 
@@ -429,6 +436,7 @@ class WorkerProcess:
     def _collect(self, key: Key) -> None:
         task = self._tasks.pop(key)
         self._leave_by.pop(key, None)
+        self._rebalanced.discard(key)
         if task.ran:
             self._ran.add(key[0])
         if task.lost is not None:
