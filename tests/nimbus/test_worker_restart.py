@@ -510,6 +510,10 @@ def test_a_task_that_comes_back_while_it_drains_has_its_time_anew(
     now += 2
     worker._follow({})
     assert task.told == ["leave", "accept True", "leave"]
+    # So it has where a rebalance comes while it drains.
+    worker._revisions = {flow.serial: 3}
+    worker._follow({(flow.serial, 1): registry.rebalance("a", Request(), wait_seconds=60)})
+    assert "force" not in task.told
 
 
 @pytest.mark.parametrize("what", ["nothing", "rebalance", "another restart"])

@@ -236,7 +236,9 @@ class WorkerProcess:
             self._server.take()
         for key, task in self._tasks.items():
             if key in flows:
-                self._leave_by.pop(key, None)
+                if self._leave_by.pop(key, None) is not None:
+                    # It comes back while it drains: no rebalance of this assignment has drained it.
+                    task.revision = self._revisions[key[0]]
                 self._steer(task, flows[key], held)
                 continue
             has_time = self._has_time(key)
