@@ -537,3 +537,30 @@ def test_only_a_task_that_a_rebalance_has_drained_is_forced_by_another_assignmen
     task.figures.state = "draining"
     worker._follow({(flow.serial, 1): flow})
     assert ("force" in task.told) is (what == "rebalance")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["it needs another process", "it runs beside"])
+def test_a_slot_that_another_application_waits_for_is_left_in_time(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now)
+    monkeypatch.setattr(worker, "_begin", lambda *_: None)
+    worker._server = FakeServer()  # type: ignore[assignment]
+    flow = registry.submit("a", replace(content("a"), settings={"message_timeout_seconds": 3600}))
+    has_asked(worker, [flow])
+    task = FakeTask(flow)
+    worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+    worker._flows()
+    worker._follow({})
+    new = registry.submit("z", replace(content("z"), settings={"application": "z"}))
+    now += 100
+    if ends:
+        worker.ending.set()
+    for seconds in (0, worker._settings.stop_seconds - 1):
+        now += seconds
+        worker._follow({(new.serial, 1): new})
+        assert "force" not in task.told
+    now += 2
+    worker._follow({(new.serial, 1): new})
+    assert ("force" in task.told) is ends

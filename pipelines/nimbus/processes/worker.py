@@ -241,7 +241,7 @@ class WorkerProcess:
                     task.revision = self._revisions[key[0]]
                 self._steer(task, flows[key], held)
                 continue
-            has_time = self._has_time(key)
+            has_time = self._has_time(key, here)
             task.leave()
             if not has_time and (key[0] not in here or not _outdated(task, here[key[0]])):
                 task.force()
@@ -254,7 +254,7 @@ class WorkerProcess:
             self._former.clear()
             self._restart_for_other_code(here)
 
-    def _has_time(self, key: Key) -> bool:
+    def _has_time(self, key: Key, here: Mapping[int, DeployedFlow]) -> bool:
         """Return whether a task that is not to run here any more may drain: its new place waits for its lease.
 
         A rebalance has drained it for as long as it was to. Whatever else moves it (slots that come late, a flow that joins,
@@ -266,6 +266,9 @@ class WorkerProcess:
         if key not in self._leave_by:
             seconds = 0.0 if key in self._rebalanced else _drain_seconds(flow)
             self._leave_by[key] = time.monotonic() + seconds
+        if self.ending.is_set() and len(_applications(_readable([flow, *here.values()]))) > 1:
+            # Another application has got the slot, and waits for the end of this process.
+            self._leave_by[key] = min(self._leave_by[key], time.monotonic() + self._settings.stop_seconds)
         return time.monotonic() < self._leave_by[key]
 
     def _restart_for(self, flows: list[DeployedFlow]) -> set[int]:
