@@ -498,6 +498,9 @@ def _show(seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:
 
 
 def _end(changed: FlowStatus) -> None:
-    """End with exit code 1 if a flow has a problem after its change; one that waits for its change may have an old one."""
-    if changed.problem and changed.status != "REBALANCING":
+    """End with exit code 1 if a flow's change is not carried out; its problem may be the wish of one that shares its application."""
+    from pipelines.nimbus.status import STAYS
+
+    problem = changed.problem or ""
+    if problem and changed.status != "REBALANCING" and (changed.waits or not problem.startswith(STAYS)):
         raise typer.Exit(1)

@@ -135,4 +135,5 @@ def _bare_status(flow: DeployedFlow, problem: str | None) -> FlowStatus:
         problem=problem,
         due_event=str(standing.due.event) if standing.due else None,
         due_at=standing.due.at if standing.due else None,
+        waits=flow.scratch,
     )

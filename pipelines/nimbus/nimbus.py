@@ -309,7 +309,8 @@ class Nimbus:
             WaitError: It has not come there in time; the text says where it stands.
         """
         reached: dict[str, Callable[[FlowStatus], bool]] = {
-            "running": lambda now: now.running and now.status == Status.ACTIVE,
+            # What a change asks for is due first: until the leader has looked, the queries run on as before.
+            "running": lambda now: now.running and now.status == Status.ACTIVE and not (now.waits and not now.problem),
             # Of one whose beats cannot be read nobody knows.
             "stopped": lambda now: now.stopped and not (now.problem and not now.tasks),
             "batch": lambda now: self._finished(now) > start,

@@ -119,6 +119,7 @@ class FlowStatus:
         tasks: By number.
         problem: Why it has no place, or what else is wrong, in a sentence.
         due_event, due_at: What comes by itself (DO_REBALANCE, REMOVE), and when, in seconds since 1970.
+        waits: Whether it asks, by an update or a rebalance of its own, for places that it does not have yet.
     """
 
     name: str
@@ -134,6 +135,7 @@ class FlowStatus:
     problem: str | None = None
     due_event: str | None = None
     due_at: float | None = None
+    waits: bool = False
 
     @property
     def running(self) -> bool:

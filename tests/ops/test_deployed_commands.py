@@ -221,12 +221,17 @@ def test_without_a_supervisor_nothing_is_waited_for(nimbus: FakeNimbus) -> None:
 @pytest.mark.parametrize("verb", ["rebalance", "update", "rollback"])
 def test_a_change_that_is_not_carried_out_ends_with_code_1(nimbus: FakeNimbus, verb: str) -> None:
     unmet = "it stays where it is: there's no enough worker"
-    nimbus.flows = {"flights": flow("flights", RUNNING, problem=unmet)}
+    nimbus.flows = {"flights": flow("flights", RUNNING, problem=unmet, waits=True)}
     options = ["--workers", "3"] if verb == "rebalance" else []
     assert f"Problem: {unmet}" in said(run(verb, "flights", *options, code=1))
     assert json.loads(run(verb, "flights", *options, "--json", code=1).stdout)["problem"] == unmet
-    # What is only asked for has the problem of before.
+    # What is only asked for is not yet due.
+    nimbus.flows = {"flights": flow("flights", RUNNING, problem=unmet)}
     run("rebalance", "flights", "--workers", "3", "--no-wait")
+    # The wish of a flow that shares its application.
+    run(verb, "flights", *options)
+    nimbus.flows = {"flights": flow("flights", problem="it cannot be placed: there's no enough worker")}
+    run("update", "flights", "--no-wait", code=1)
 
 
 def test_a_dry_rebalance_changes_nothing(nimbus: FakeNimbus) -> None:
