@@ -498,7 +498,7 @@ def _show(seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:
 
 
 def _end(changed: FlowStatus) -> None:
-    """End with exit code 1 if a flow's change is not carried out; its problem may be the wish of one that shares its application."""
+    """End with exit code 1 if a flow's change is not carried out. The wish of one beside it may be its problem, too."""
     from pipelines.nimbus.status import STAYS
 
     problem = changed.problem or ""
