@@ -536,14 +536,18 @@ class PersistNode(Node, by_tuple=False, asks=traits.of_persist, alone=traits.REP
 
     @property
     def said(self) -> Types:
-        # A table has what is not finished by a type of its own.
-        return _said_of(a for a in self.aggregations if getattr(a.aggregator, "shown_as_stored", False))
+        return _said_of(self._shown)
+
+    @property
+    def _shown(self) -> Iterable[Aggregation]:
+        """The aggregations whose values a table has as a reader sees them: what is not finished has a type of its own there."""
+        return (a for a in self.aggregations if getattr(a.aggregator, "shown_as_stored", True))
 
     def field_types(self, above: tuple[Types, ...]) -> Types:
         if self.updater is not None:
             columns = dict((*self.updater.key_columns, *self.updater.value_columns))
             return {**types.named(self.outputs, self.types), **columns}
-        made = types.of_aggregations(self.aggregations)
+        made = dict.fromkeys(a.output for a in self.aggregations) | types.of_aggregations(self._shown)
         return {name: made[name] if name in made else above[0].get(name) for name in self.fields}
 
 

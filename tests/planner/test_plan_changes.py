@@ -24,7 +24,7 @@ from pipelines.state.lake import Lake
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import PROPERTY, StateSchema, ValueColumn
 from pipelines.state.writer import StateWriter
-from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
+from pipelines.trident import Average, Count, DeltaState, DistinctCount, MapGet, Sum, TridentTopology
 
 COUNTS = StateSchema(
     layout="log",
@@ -64,7 +64,13 @@ def lake(tmp_path: Path) -> Lake:
 
 def table(lake: Lake, declared: StateSchema | None = COUNTS, name: str = "counts") -> None:
     """A table as the engine makes it; without a schema one that somebody else made."""
-    types = {"string": pa.string(), "bigint": pa.int64()}
+    types = {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "struct<sum:bigint,count:bigint>": pa.struct([("sum", pa.int64()), ("count", pa.int64())]),
+        "array<bigint>": pa.list_(pa.int64()),
+        "decimal(10,0)": pa.decimal128(10, 0),
+    }
     columns = declared.columns if declared else COUNTS.columns
     fields = [pa.field(column, types[kind]) for column, kind in columns]
     path = lake.state_path(name)
@@ -261,6 +267,26 @@ def test_another_aggregator_is_refused(lake: Lake) -> None:
     changes = plan_changes(words(aggregators=[Sum("at", "n")]), lake)
     assert state(changes)[1] == "refused"
     assert 'value "n" is a Count in the table and a Sum in the flow' in state(changes)[2]
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "output", "stored"),
+    [
+        (Average(), "avg double", "struct<sum:bigint,count:bigint>"),
+        (DistinctCount(), "at bigint", "array<bigint>"),
+    ],
+)
+def test_what_a_log_keeps_unfinished_has_the_type_of_its_table_whatever_is_written(
+    lake: Lake, aggregator: Any, output: str, stored: str
+) -> None:
+    name = output.split()[0]
+    columns = (("word", "string"), (name, stored))
+    kept = (ValueColumn(name=name, aggregator=type(aggregator).__name__),)
+    table(lake, COUNTS.model_copy(update={"values": kept, "columns": columns}))
+    topology = TridentTopology("words")
+    stream = topology.new_stream("lines", Wide("word string, at bigint", []))
+    stream.group_by("word").persistent_aggregate(DeltaState("counts"), "at", aggregator, output)
+    assert state(asked(topology, lake)) == ("same", "fits", "")
 
 
 @pytest.mark.parametrize(
