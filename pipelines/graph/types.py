@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pipelines.aggregators.window import WHOLE
-from pipelines.errors import FunctionError
+from pipelines.errors import DefinitionError, FunctionError
 from pipelines.graph.fields import parse_ddl
 
 if TYPE_CHECKING:
@@ -29,10 +30,30 @@ def known_types(graph: nodes.Graph, node_id: int) -> dict[str, str | None]:
 
 
 def same_type(first: str | None, other: str | None) -> bool:
-    """Check whether two types may be the same: one is not known, or they differ in spaces and capitals alone."""
-    if first is None or other is None:
-        return True
-    return "".join(first.lower().split()) == "".join(other.lower().split())
+    """Check whether two types may be the same: one is not known, or they differ in spelling alone."""
+    return first is None or other is None or _spelled(first) == _spelled(other)
+
+
+_OTHER_SPELLINGS = (
+    (re.compile(r"\bdecimal\b(?!\s*[(:`])"), "decimal(10,0)"),
+    (re.compile(r"\bdecimal\s*\(\s*(\d+)\s*\)"), r"decimal(\1,0)"),
+    (re.compile(r"\btimestamp_ltz\b(?!\s*[:`])"), "timestamp"),
+    (re.compile(r"\s+not null\b|[`\s]"), ""),
+)
+"""What the parser leaves of a type's spellings: the digits that a decimal has by itself, another name, what is no type."""
+
+
+@lru_cache(maxsize=1024)
+def _spelled(kind: str) -> str:
+    """Return a type in one spelling, to compare."""
+    try:
+        ((_, text),) = parse_ddl(f"x {kind}")
+    except (DefinitionError, ValueError):
+        text = kind  # of Spark alone: void
+    text = text.lower()
+    for spelling, ours in _OTHER_SPELLINGS:
+        text = spelling.sub(ours, text)
+    return text
 
 
 def check_said(operation: str, said: Types, comes: Types) -> None:

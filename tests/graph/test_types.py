@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.errors import FunctionError
 from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.types import known_types, same_type
 from pipelines.sources import FixedBatches
@@ -14,6 +15,7 @@ from pipelines.trident import (
     DeltaState,
     FixedState,
     MapGet,
+    Max,
     MultiReducer,
     QueryFunction,
     StateUpdater,
@@ -102,10 +104,39 @@ def test_states() -> None:
         (None, "int", True),
         ("int", None, True),
         ("int", "bigint", False),
+        ("long", "bigint", True),
+        ("integer", "int", True),
+        ("struct<a int>", "struct<a:int>", True),
+        ("struct<`a`: int not null>", "struct<a:int>", True),
+        ("struct<decimal: int>", "struct<decimal(10,0): int>", False),
+        ("map<string, decimal>", "map<string,decimal(10,0)>", True),
+        ("dec(12)", "decimal(12,0)", True),
+        ("decimal", "decimal(11,0)", False),
+        ("timestamp_ltz", "timestamp", True),
+        ("timestamp_ntz", "timestamp", False),
+        ("void", "VOID", True),
     ],
 )
 def test_same_type(one: str | None, other: str | None, same: bool) -> None:
     assert same_type(one, other) is same
+
+
+@row_function("long")
+def long(value: Any) -> Iterator[Any]:
+    yield value
+
+
+@row_function(["integer", "struct<a int>", "timestamp_ltz"])
+def spelled(value: Any) -> Iterator[Any]:
+    yield 1, (1,), None
+
+
+def test_a_written_type_may_be_spelled_otherwise() -> None:
+    source = stream(TridentTopology("t"), schema="a string, b bigint, d decimal")
+    source.each("b", long, "m bigint").each("b", spelled, "x int, y struct<a:int>, z timestamp")
+    source.aggregate("d", Max(), "m decimal(10,0)")
+    with pytest.raises(FunctionError, match='gives "m'):
+        source.each("b", long, "m int")
 
 
 @pytest.mark.parametrize(

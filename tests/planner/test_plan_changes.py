@@ -289,6 +289,15 @@ def test_what_a_log_keeps_unfinished_has_the_type_of_its_table_whatever_is_writt
     assert state(asked(topology, lake)) == ("same", "fits", "")
 
 
+def test_a_written_type_may_be_spelled_otherwise_than_its_table_says(lake: Lake) -> None:
+    table(lake, StateSchema(layout="rows", flow="words", columns=(("m", "decimal(10,0)"),)))
+    topology = TridentTopology("words")
+    stream = topology.new_stream("lines", Wide("word string, at bigint", []))
+    made = stream.each("at", lambda at: at.cast("decimal"), "m decimal")
+    made.partition_persist(DeltaState("counts"), "m")
+    assert state(asked(topology, lake)) == ("same", "fits", "")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
