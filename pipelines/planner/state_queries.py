@@ -18,7 +18,18 @@ from pipelines.planner.joins import same
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Groups
 from pipelines.planner.plain.queries import check_columns, fixed_view
-from pipelines.planner.step import BUILT_IN_QUERIES, ORDER, TASK, Step, column, columns, hidden, task_by, type_of
+from pipelines.planner.step import (
+    BUILT_IN_QUERIES,
+    ORDER,
+    TASK,
+    Step,
+    column,
+    columns,
+    hidden,
+    is_checked,
+    task_by,
+    type_of,
+)
 from pipelines.planner.values import BATCH_ROWS, Row, RowsOut, Where, plain_rows
 from pipelines.sources.fixed import arrow_rows
 from pipelines.state.kinds import ROWS
@@ -41,7 +52,8 @@ def queried(step: Step) -> DataFrame:
     types = [step.frame.schema[name].dataType.simpleString() for name in node.inputs]
     key_types = {name: state.schema[name].dataType.simpleString() for name in keys}
     others = [name for name in state.columns if name not in keys]
-    check_columns(node, types, key_types, others, by_key)
+    # A value that the other flow adds while this one runs stops no batch.
+    check_columns(node, types, key_types, others, by_key, named=not is_checked(step.context))
     kept = columns(hidden(step.frame))
     if isinstance(node.function, TupleCollectionGet):
         values = node.outputs if set(node.outputs) <= set(state.columns) else (*keys, *others)

@@ -38,8 +38,9 @@ class Context(Protocol):
     `map_base(node) -> DataFrame | None` (keys and stored values of a map state as they were before the batch),
     `base_view(node) -> StateView | None` (the same, to be opened in the workers for a state updater),
     `emitted(node) -> DataFrame | None` (what an updater emitted, kept since its state was committed),
-    `takes(node, types)` (told what a window of the stream itself takes in) and
-    `view(name) -> StateView` (a state for a query function; else it is opened at the version of `state`).
+    `takes(node, types)` (told what a window of the stream itself takes in),
+    `view(name) -> StateView` (a state for a query function; else it is opened at the version of `state`) and
+    `checked: bool` (the start's dry plan has checked what was written, so a batch need not).
 
     Attributes:
         slices: of a bounded run its slices, each of which is a batch; None for a stream's batch.
@@ -55,6 +56,11 @@ class Context(Protocol):
 
     def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
         """Return a state to query and the version to read it at; `behind`: as the batch leaves it, else as it found it."""
+
+
+def is_checked(context: Context) -> bool:
+    """Check whether the start's dry plan has checked what was written."""
+    return getattr(context, "checked", False)
 
 
 @dataclass(frozen=True)

@@ -182,12 +182,29 @@ def test_a_state_of_another_flow_that_does_not_fit(spark: SparkSession) -> None:
     with pytest.raises(FunctionError, match='"n bigint" meets "k string"'):
         rows_of(stream().state_query("q", "n", MapGet(), "out"), frames, run)
     two = Run(q=(Held(spark, "k string, v int, w int", 1, [("a", 1, 2)]), None))
-    for outputs in (["w", "wrong"], ["wrong"]):
-        with pytest.raises(FieldError, match=r'"wrong"\): no such field; state "q" has: v, w'):
-            rows_of(stream().state_query("q", "k", MapGet(), outputs), frames, two)
+    with pytest.raises(FieldError, match=r'"wrong"\): no such field; state "q" has: v, w'):
+        rows_of(stream().state_query("q", "k", MapGet(), ["w", "wrong"]), frames, two)
     whole = Run(q=(Held(spark, "v int", 0, [(1,)]), None))
     with pytest.raises(FunctionError, match="has the keys"):
         rows_of(stream().state_query("q", "k", MapGet(), "out"), frames, whole)
+
+
+def test_a_value_that_another_flow_adds_stops_no_asker(spark: SparkSession) -> None:
+    by_position = stream().state_query("q", "k", MapGet(), "p")
+    every = stream().state_query("q", None, TupleCollectionGet(), ["own", "p"])
+    partly = stream().project("n").state_query("q", None, TupleCollectionGet(), ["k", "p"])
+    frames = {"s": source(spark, SCHEMA, [("a", 1)])}
+    held = Run(q=(Held(spark, "k string, v int", 1, [("a", 1)]), None))
+    evolved = Run(q=(Held(spark, "k string, v int, w int", 1, [("a", 1, 2)]), None))
+    for run in (held, evolved):
+        assert rows_of(by_position, frames, run) == [("a", 1, 1)]
+        assert rows_of(every, frames, run) == [("a", 1, "a", 1)]
+    # Of names among others the start's plan alone makes sure, not each batch.
+    assert rows_of(partly, frames, held) == [(1, "a", 1)]
+    with pytest.raises(FieldError):
+        rows_of(partly, frames, evolved)
+    evolved.checked = True  # type: ignore[attr-defined]
+    assert rows_of(partly, frames, evolved) == [(1, "a", 1)]
 
 
 class Twice(QueryFunction):

@@ -122,6 +122,9 @@ class PlanRun:
         txid: of a stream's batch.
     """
 
+    checked = True
+    """A group compiles each of its plans once before it runs."""
+
     def __init__(
         self,
         group: BatchGroup,

@@ -65,6 +65,8 @@ def check_columns(
     keys: Mapping[str, str | None],
     values: Sequence[str],
     by_key: bool,
+    *,
+    named: bool = True,
 ) -> None:
     """Check what could not be checked when the line was written: a state of another flow shows its columns only now.
 
@@ -74,11 +76,12 @@ def check_columns(
         keys: the state's key columns, with their types.
         values: its other columns.
         by_key: whether it has values by key, or one value; else it keeps rows.
+        named: whether outputs with names of values are looked at, too.
 
     Raises:
         FunctionError: if the inputs are not as many as the keys, or of another sort, or the outputs more than the values, or
             rows are asked by key.
-        FieldError: if an output has a name that none of the values has, and is not meant by its position.
+        FieldError: if an output has a name that none of the values has, others have one, and it is not meant by its position.
     """
     state = f'at {node.at}: state "{node.state}"'
     if isinstance(node.function, TupleCollectionGet):
@@ -103,7 +106,9 @@ def check_columns(
         raise FunctionError(
             "state_query", f"{state} has the values {list(values)}; got the outputs {list(node.outputs)}"
         )
-    require_shown(f"at {node.at}: state_query", node.outputs, values, f'state "{node.state}" has')
+    # Where no name is a value's all are meant by position: the other flow may have added values since.
+    if named and not set(node.outputs).isdisjoint(values):
+        require_shown(f"at {node.at}: state_query", node.outputs, values, f'state "{node.state}" has')
 
 
 def _parts(view: Any, table: Table, results: list[Any], types: Mapping[str, str | None], tasks: int) -> list[Any]:
