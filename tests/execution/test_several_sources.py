@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, UnknownStateError
+from pipelines.execution.batch.group import BatchGroup
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.planner.changes import plan_changes
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, MapGet, Max, SnapshotGet, Sum, TridentTopology
@@ -227,3 +229,18 @@ def test_states_whose_columns_need_each_other_are_refused(spark: SparkSession, t
         stream.group_by("n").persistent_aggregate(DeltaState(name), "x", Max(), "x")
     with pytest.raises(UnknownStateError, match='no state "b"'):
         Runtime(spark, Lake(tmp_path)).catch_up(topology)
+    # A deployed query knows it by itself.
+    (first, _) = (BatchGroup(spark, Lake(tmp_path), topology, spouts, wait=True) for spouts in spout_groups(topology))
+    assert (first.ready, first.awaited, first.waits_in_vain) == (False, ("b",), True)
+
+
+def test_a_stream_that_waits_for_one_that_can_start_waits_not_in_vain(spark: SparkSession, tmp_path: Path) -> None:
+    by_name = {group_name(spouts): spouts for spouts in spout_groups(asking())}
+    group = BatchGroup(spark, Lake(tmp_path), asking(), by_name["orders"], wait=True)
+    assert (group.ready, group.awaited, group.waits_in_vain) == (False, ("prices",), False)
+    first, *_ = groups = [
+        BatchGroup(spark, Lake(tmp_path / "circle"), asking_windows(), spouts, wait=True)
+        for spouts in spout_groups(asking_windows())
+    ]
+    assert not first.ready
+    assert not any(group.waits_in_vain for group in groups)

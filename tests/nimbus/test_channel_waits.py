@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines import Lake
-from pipelines.errors import PoisonBatchError
+from pipelines.errors import PoisonBatchError, UnknownStateError
 from pipelines.execution.checkpoint.engine_files import REFUSE, RESET, Checkpoint, Epoch
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import LeaseHeldError
@@ -130,7 +130,7 @@ def test_a_failure_begins_with_its_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_it_waits_until_other_queries_have_made_the_tables_that_it_reads(tmp_path: Path, wanted: bool) -> None:
     task, asked = Reader(tmp_path, REFUSE), list[bool]()
-    group: Any = SimpleNamespace(ready=False)
+    group: Any = SimpleNamespace(ready=False, waits_in_vain=False, awaited=("a",))
 
     def prepare(wait: bool) -> bool:
         asked.append(wait)
@@ -142,3 +142,31 @@ def test_it_waits_until_other_queries_have_made_the_tables_that_it_reads(tmp_pat
     task.want(wanted=wanted)
     task._wait_for_states(group)
     assert asked == [True, True] * wanted
+
+
+def test_one_that_waits_for_long_shows_for_which_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.nimbus.processes.task._QUIET_SECONDS", 0.0)
+    task, shown = Reader(tmp_path, REFUSE), list[str | None]()
+    group: Any = SimpleNamespace(ready=False, waits_in_vain=False, awaited=("a", "b"))
+
+    def prepare(wait: bool) -> None:
+        shown.append(task.figures.last_error)
+        group.ready = len(shown) == 2
+
+    group.prepare = prepare
+    task._application = SimpleNamespace(preparing=Lock())  # type: ignore[assignment]
+    task._wait_for_states(group)
+    assert shown == [None, "waits for the tables of a, b"]
+    assert task.figures.last_error is None
+
+
+def test_queries_that_wait_for_each_other_say_so(tmp_path: Path) -> None:
+    task = Reader(tmp_path, REFUSE)
+
+    def prepare(wait: bool) -> None:
+        assert not wait
+        raise UnknownStateError("b", (), "lake")
+
+    task._application = SimpleNamespace(preparing=Lock())  # type: ignore[assignment]
+    with pytest.raises(UnknownStateError):
+        task._wait_for_states(SimpleNamespace(ready=False, waits_in_vain=True, awaited=("b",), prepare=prepare))  # type: ignore[arg-type]

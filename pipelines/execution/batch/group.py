@@ -141,6 +141,16 @@ class BatchGroup:
         return not self._waiting
 
     @property
+    def awaited(self) -> tuple[str, ...]:
+        """Return the names of the tables that it waits for."""
+        return tuple(sorted(path.name for path in self._awaited))
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """Return whether it waits for a table that waits for others in a circle, so that no group can make it."""
+        return not _never_made(self.topology, self.lake).isdisjoint(self.awaited)
+
+    @property
     def watermarked(self) -> tuple[str, ...]:
         """Return what has a watermark: the channels that the group writes, and the windows that run in its batch."""
         own = [sink.name for sink in self.sinks if sink.is_channel]
@@ -372,6 +382,21 @@ def groups_of(spark: SparkSession, lake: Lake, topology: TridentTopology) -> lis
         if not any(group.prepare(wait=True) for group in waiting):
             waiting[0].prepare()
     return groups
+
+
+def _never_made(topology: TridentTopology, lake: Lake) -> set[str]:
+    """Return the states and channels without a table whose plans read one another, so that each waits for another's."""
+    graph, persists = topology.graph, topology.persists
+    reads = {node.state.name: _tables_read(graph.ancestors(node.id)) for node in persists}
+    made = {node.state.name for node in persists if has_log(lake.path_written_by(node))}
+    while new := {name for name, read in reads.items() if name not in made and read & reads.keys() <= made}:
+        made |= new
+    return reads.keys() - made
+
+
+def _tables_read(way: Sequence[nodes.Node]) -> set[str]:
+    asked = {node.state for node in way if isinstance(node, nodes.StateQueryNode)}
+    return asked.union(*(node.reads for node in way if isinstance(node, nodes.ChannelSpoutNode)))
 
 
 def _digest(values: list[Any]) -> str:

@@ -84,6 +84,8 @@ _RECOVERED_SECONDS = 120.0
 # Another run of the flow may hold the checkpoint; the task shows that it waits, and tries again after this.
 _LOCK_WAIT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+# Queries that start together wait for each other's tables for a moment; one that waits for longer shows for which.
+_QUIET_SECONDS = 30.0
 # How often a query that runs is asked whether it does: each time is a call to the JVM, and a host may have a hundred queries.
 _WATCH_SECONDS = 0.5
 
@@ -365,11 +367,21 @@ class Task(threading.Thread):
             time.sleep(_POLL_SECONDS)
 
     def _wait_for_states(self, group: BatchGroup) -> None:
-        """Wait for the tables that the group's plans read: other queries make them when they start for the first time."""
+        """Wait for the tables that the group's plans read: other queries make them when they start for the first time.
+
+        Those that wait for each other fail, and say so.
+        """
+        since, before = time.monotonic(), self.figures.last_error
+        awaited, in_vain = tuple[str, ...](), False
         while self._wanted.is_set() and not group.ready:
+            if group.awaited != awaited:
+                awaited, in_vain = group.awaited, group.waits_in_vain
             time.sleep(_POLL_SECONDS)
             with self._application.preparing:
-                group.prepare(wait=True)
+                group.prepare(wait=not in_vain)
+            if time.monotonic() - since > _QUIET_SECONDS:
+                self.figures.last_error = f"waits for the tables of {', '.join(group.awaited)}"
+        self.figures.last_error = before
 
     @property
     def _spouts(self) -> tuple[Any, ...]:
