@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -182,10 +182,11 @@ class _Compaction:
     def _note(self) -> None:
         """Note how far the tables have come: a stream that reads one goes by its versions, which an older copy gives again.
 
-        Beside a batch that takes longer than is waited for, the next start does it.
+        Query by query: a note of one stops no other. Beside a batch that takes longer than is waited for, the next start does it.
         """
-        with suppress(LockedError), self._between_batches():
-            for group in self.groups:
+        for group in self.groups:
+            lock = group.committing(self.kept.wait_seconds) if self.open_generations else nullcontext()
+            with suppress(LockedError), lock:
                 Belonging(group, self.lake).note_on()
 
     # --- a table ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.belonging import Belonging, TableBehindError
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.maintenance import channels, compact, compaction
@@ -223,3 +224,27 @@ def test_an_older_copy_from_before_a_compaction_is_refused(tmp_path: Path, besid
     shutil.copytree(tmp_path / "copy", on_disk(state.table.path))
     with nullcontext() if beside != "no stream" else pytest.raises(TableBehindError, match="it is an older copy"):
         Belonging(checkpoint, Lake(tmp_path / "lake")).check()
+
+
+def test_a_note_holds_the_commits_of_one_query_up_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, free, noted = Lake(tmp_path), dict[str, list[str]](), list[str]()
+    groups = [Checkpoint(FLOW, lake.checkpoint_path(FLOW, name)) for name in ("busy", "one", "other")]
+
+    def is_free(group: Checkpoint) -> bool:
+        try:
+            with group.committing(0):
+                return True
+        except LockedError:
+            return False
+
+    def note_on(belonging: Belonging) -> None:
+        name = belonging._checkpoint.folder.name
+        noted.append(name)
+        free[name] = [group.folder.name for group in groups if is_free(group)]
+
+    monkeypatch.setattr(Belonging, "note_on", note_on)
+    work = compaction._Compaction(None, lake, FLOW, Retention(wait_seconds=0.1), groups)
+    with groups[0].committing(0):
+        work._note()
+    # One whose batch takes too long keeps no other from being noted.
+    assert (noted, free) == (["one", "other"], {"one": ["other"], "other": ["one"]})
