@@ -148,6 +148,10 @@ class StateWriter(TableKeeper):
         """Return the last txid that was committed under a transaction application id, or None."""
         return last_txid(self._open.now(), app_id)
 
+    def version(self) -> int:
+        """Return the last version of the table."""
+        return self._open.now().version()
+
     def standing(self, app_id: str) -> tuple[int, int | None]:
         """Return the last version of the table, and the last txid that it holds under a transaction application id, or None."""
         table = self._open.now()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines import Lake, Runtime
-from pipelines.execution.batch.quarantine import COLUMNS, GROUP, quarantine_writer
+from pipelines.execution.batch.quarantine import COLUMNS, GROUP, quarantine_writer, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners import bounded
@@ -34,6 +34,23 @@ def words() -> TridentTopology:
     stream = topology.new_stream("lines", FixedBatches("word string", [[("a",)], [("b",)], [("a",)]]))
     stream.group_by("word").persistent_aggregate(DeltaState("counts"), Count(), "n")
     return topology
+
+
+@pytest.mark.slow
+def test_a_batch_asks_quarantine_for_its_version_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction of its group is asked for where rows are refused."""
+    lake, asked, standing = Lake(tmp_path), list[str](), StateWriter.standing
+
+    def told(writer: StateWriter, app_id: str) -> tuple[int, int | None]:
+        asked.append(app_id)
+        return standing(writer, app_id)
+
+    monkeypatch.setattr(StateWriter, "standing", told)
+    quarantine_writer(lake, "words").prepare(table_columns())
+    Runtime(spark, lake).catch_up(words())
+    assert asked == [stream_id("words", "counts", 1)] * 3
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ class StreamBatch:
         standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
         self._seen = {name: version for name, (version, _) in standing.items()}
         refused = self._group.quarantine
-        self._refused_seen = refused.standing(self._refused_id)[0] if refused.table.exists() else -1
+        self._refused_seen = refused.version() if refused.table.exists() else -1
         return {name: last for name, (_, last) in standing.items()}
 
     def _commit_all(self, attempt: _Attempt) -> set[str]:
