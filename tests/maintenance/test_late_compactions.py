@@ -248,3 +248,26 @@ def test_a_note_holds_the_commits_of_one_query_up_at_a_time(tmp_path: Path, monk
         work._note()
     # One whose batch takes too long keeps no other from being noted.
     assert (noted, free) == (["one", "other"], {"one": ["other"], "other": ["one"]})
+
+
+def test_who_has_lost_the_lease_of_a_checkpoint_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SmallState(tmp_path)
+    state.batch([("d1", "a", 0, 1)])
+    checkpoint = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "s"))
+    begun = checkpoint.begin(Epoch(1, 0))
+    on_disk(checkpoint.spark).mkdir(parents=True)
+    (on_disk(checkpoint.spark) / "metadata").write_text("{}")
+    belonging, table = Belonging(checkpoint, state.lake), state.lake.state(STATE)
+    belonging.note([table])
+    known = belonging.known()
+    assert known
+
+    def lost(_: Checkpoint) -> None:
+        raise LeaseLostError(FLOW, "run.lock", "another process has taken it over")
+
+    monkeypatch.setattr(Checkpoint, "still_held", lost)
+    state.batch([("d1", "a", 0, 1)])
+    for noting in (belonging.note_on, lambda: belonging.keep([]), lambda: belonging.begun(begun, [table])):
+        with pytest.raises(LeaseLostError):
+            noting()
+    assert belonging.known() == known

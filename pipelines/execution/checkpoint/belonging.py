@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import ChangeoverError, TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
-from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch, write_json
+from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import Begun, StateRef, outputs_in, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.places.location import path_below
@@ -130,7 +130,7 @@ class Belonging:
                 since = known[name].since if same else self._since(epoch, first=first)
                 noted[name] = Known(table.id, table.version(), since)
         if noted != known:
-            write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
+            self._write(noted)
 
     def note_on(self, tables: Iterable[StateTable] | None = None, *, also_new: bool = False) -> None:
         """Write down how far noted tables have come; not one that was taken back, which the next start is to see.
@@ -154,7 +154,7 @@ class Belonging:
         names, known = {self._name(table) for table in tables}, self.known()
         kept = {name: entry for name, entry in known.items() if name in names or name.startswith(QUARANTINE)}
         if kept != known:
-            write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in kept.items()})
+            self._write(kept)
 
     def begun(self, epoch: Epoch, tables: Iterable[StateTable]) -> None:
         """Write down the tables of a fresh epoch, whose checkpoint Spark has yet to make."""
@@ -163,7 +163,11 @@ class Belonging:
             name = self._name(table)
             if name is not None and table.exists():
                 noted[name] = Known(table.id, table.version(), epoch.txid(epoch.first_batch))
-        write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
+        self._write(noted)
+
+    def _write(self, noted: Mapping[str, Known]) -> None:
+        # By the checkpoint, which first sees that its leases are held.
+        self._checkpoint.write(TABLES, {name: asdict(entry) for name, entry in noted.items()})
 
     def _since(self, epoch: Epoch, *, first: bool) -> int:
         """Return the first txid that a table must hold which is noted now: its first start, or where it came later."""

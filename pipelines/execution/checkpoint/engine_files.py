@@ -87,7 +87,7 @@ class Checkpoint:
         if not same_tables:
             (self.folder / TABLES).unlink(missing_ok=True)
             self.finish_putting_aside()
-        self._write("epoch.json", asdict(epoch))
+        self.write("epoch.json", asdict(epoch))
         (self.folder / "attempts.json").unlink(missing_ok=True)
         return epoch
 
@@ -109,7 +109,7 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        self._write("start.json", {**asdict(start), "behind": self._last_epoch})
+        self.write("start.json", {**asdict(start), "behind": self._last_epoch})
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
@@ -147,7 +147,8 @@ class Checkpoint:
         """Return one of the engine's files, None if there is none."""
         return read_own(self.flow, self.folder / name, parse)
 
-    def _write(self, name: str, value: Any) -> None:
+    def write(self, name: str, value: Any) -> None:
+        """Write one of the engine's files, while the leases are held."""
         self.still_held()
         write_json(self.folder / name, value)
 
@@ -159,7 +160,7 @@ class Checkpoint:
     def set_partitions(self, number: int) -> None:
         """Say with how many shuffle partitions the next runs are. The partitions of windows stay (`repartition`)."""
         if number != self.partitions:
-            self._write("partitions.json", {"partitions": number})
+            self.write("partitions.json", {"partitions": number})
 
     @property
     def has_state(self) -> bool:
