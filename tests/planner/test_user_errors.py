@@ -164,6 +164,10 @@ def test_a_type_that_only_spark_knows_to_be_another_is_refused_before_the_start(
     message = rf'at .*test_user_errors.py:\d+: .*: gives "x {come}"; got "x {got}"'
     with pytest.raises(FunctionError, match=message):
         frame_of(stream, {"s": source(spark, SCHEMA, ROWS)})
+    run = Run()
+    run.checked = True  # type: ignore[attr-defined]
+    # Once: a batch costs no calls to the JVM for it.
+    assert "x" in frame_of(stream, {"s": source(spark, SCHEMA, ROWS)}, run).columns
     stream.partition_persist(DeltaState("out"))
     with pytest.raises(FunctionError, match=message):
         run_topology(stream._topology, {"s": [ROWS]}, "reference", spark)
