@@ -179,7 +179,7 @@ class Persisting(Steps):
         """
         operation = "partition_persist"
         if isinstance(fields, StateUpdater):
-            if updater is not None and outputs is not None:
+            if updater is not None and (outputs is not None or isinstance(updater, StateUpdater)):
                 raise FunctionError(operation, "takes one updater, and its outputs once")
             fields, updater, outputs = None, fields, outputs if updater is None else updater
         inputs = require(operation, fields, self.output_fields) or self.output_fields

@@ -203,6 +203,7 @@ WRONG: dict[str, Callable[[Stream], Any]] = {
     "group_by of a function": lambda s: s.group_by(cast(Any, len)),
     "aggregate of a number": lambda s: s.aggregate(3, Sum(), "x"),
     "partition_persist of a number": lambda s: s.partition_persist(state(), cast(Any, 3)),
+    "partition_persist with two updaters alone": lambda s: s.partition_persist(state(), Kept(), Kept()),
     "partition_persist with two updaters": lambda s: s.partition_persist(state(), Kept(), Kept(), "x int"),
 }
 
