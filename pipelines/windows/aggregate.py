@@ -44,6 +44,7 @@ class AggregateBuffer(Window):
         "_items",
         "_keep",
         "_lifetime",
+        "_loses_oldest",
         "_names",
         "_ticks",
         "_times",
@@ -64,17 +65,13 @@ class AggregateBuffer(Window):
         # A threshold of 0 is never reached, but for one case of the original (rules 5.1.4).
         self._every_tick = trigger.threshold == 0 and self._by_ticks is None and self._age is not None
         self._lifetime = operation.window_evict_millis
-        self._items: deque[Any] | None = deque() if self._needs_items() else None
+        self._loses_oldest = operation.loses_oldest
+        # A user's aggregator must hear when all leave.
+        needs_items = self._loses_oldest or (self._clear and self._fields is None)
+        self._items: deque[Any] | None = deque() if needs_items else None
         self._times: deque[int] = deque()
         self._group: dict[str, Any] | None = None
         self._ticks = self._fires = self._written = self._at = 0
-
-    def _needs_items(self) -> bool:
-        """Return whether an event ever leaves by itself, or a user's aggregator must hear when all leave."""
-        if self._age is not None or (self._clear and self._fields is None):
-            return True
-        emptied_before_full = self._clear and 0 < self._by_count <= self._keep
-        return bool(self._keep) and not emptied_before_full
 
     def event(self, event: Event, now: int) -> Sequence[Event]:
         if self._group is None:
@@ -175,7 +172,7 @@ class AggregateBuffer(Window):
 
     def check(self) -> None:
         for accumulator in self._chain:
-            accumulator.check_total(self._items)
+            accumulator.check_total(self._items if self._loses_oldest else None)
 
     def save(self) -> dict[str, Any]:
         readd = self._items is not None

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.aggregators import Sum
 from pipelines.aggregators.window import WindowAggregator
 from pipelines.graph import events
 from pipelines.windows.arrays import Arrays, State
@@ -48,13 +49,21 @@ class OneByOne(Arrays):
         before = [loads(blob) for blob in state[WINDOW].filter(asked).to_pylist()]
         windows.restore({"clock": None, "pending": [], "windows": before})
         made = rows_of(windows.feed(items, clock), self._schema)
-        windows.check()
         fresh = self._saved(windows)
         # What has gone stays in the changes, so that nobody takes it for unchanged.
         gone = set(state[TEXT].filter(asked).to_pylist()) - set(fresh[TEXT].to_pylist())
         ended = pa.table([sorted(gone), [FAR] * len(gone), [None] * len(gone)], schema=_STATE)
         left = pa.concat_tables([state.filter(pc.invert(asked)), fresh]).combine_chunks()
         return made, left, pa.concat_tables([fresh, ended])
+
+    def _check(self, windows: pa.Table, rows: pa.Table) -> None:
+        if not any(isinstance(own, Sum | TupleChain) for own in getattr(self._operation, "aggregators", ())):
+            return
+        keyed = KeyedWindows(self._operation, self._context)
+        fed = pc.is_in(windows[TEXT], pa.array(sorted(keyed.texts(e for e, _, _ in items_of(rows))), pa.string()))
+        blobs = windows[WINDOW].filter(pc.and_(fed, pc.is_valid(windows[WINDOW])))
+        keyed.restore({"clock": None, "pending": [], "windows": [loads(blob) for blob in blobs.to_pylist()]})
+        keyed.check()
 
     def of_buckets(self, saved: Iterable[dict[str, Any]], rows: pa.Schema, clock: int) -> State:
         """Return as one state what `KeyedWindows` of separate keys have saved."""

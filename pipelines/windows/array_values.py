@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, StdDev, Sum
-from pipelines.aggregators.exact import ends_fit, fsum
+from pipelines.aggregators.exact import ends_fit, fits, fsum
 from pipelines.aggregators.std_dev import Spread, spread_of
 
 _SAFE: Final = 2**62
@@ -83,14 +83,15 @@ class Values:
         total = np.concatenate([[0], np.cumsum(terms)])
         return (total[end] - total[start]).tolist()
 
-    def beyond(self, start: Array, end: Array) -> int | None:
-        """Return the first range of ints of which the last few have a sum that does not fit bigint; None: there is none."""
+    def beyond(self, start: Array, end: Array, *, ends: bool) -> list[int]:
+        """Return the ranges of ints that have a sum that does not fit bigint, or with `ends` the last few of which have one."""
         if not self.whole or not len(start) or self._most * len(self.numbers) < _SAFE:
-            return None
+            return []
         # As floats they are near enough to tell where it is worth a look.
         sizes = np.concatenate([[0.0], np.cumsum(np.abs(self.numbers.astype(float)))])
         large = np.flatnonzero(sizes[end] - sizes[start] >= _SAFE).tolist()
-        return next((n for n in large if not ends_fit(self.numbers[start[n] : end[n]].tolist())), None)
+        values = {n: self.numbers[start[n] : end[n]].tolist() for n in large}
+        return [n for n, own in values.items() if not (ends_fit(own) if ends else fits(sum(own)))]
 
     @property
     def _most(self) -> int:

@@ -100,6 +100,7 @@ class Arrays(ABC):
 
         Raises:
             ValueError: if a row or the clock goes back.
+            ArithmeticError: if a total of a window does not fit its type behind the rows.
         """
         if state.clock is not None and clock < state.clock:
             raise ValueError(f"the clock goes back from {state.clock} to {clock}")
@@ -110,6 +111,9 @@ class Arrays(ABC):
         if rows.num_rows and state.clock is not None and rows[events.CLOCK][0].as_py() < state.clock:
             raise ValueError(f"an event of clock {rows[events.CLOCK][0]} comes after clock {state.clock}")
         made, windows, changed = self._in_steps(state, rows, clock)
+        if windows is not None and rows.num_rows:
+            # Not behind each step: a sum that only a step ends with is no batch's.
+            self._check(windows if changed is None else changed, rows)
         return made, State(windows, pending if pending.num_rows else None, clock, changed)
 
     def _in_steps(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, pa.Table | None, pa.Table | None]:
@@ -153,6 +157,14 @@ class Arrays(ABC):
 
         Args:
             rows: in time, in the order of (clock, order).
+        """
+
+    def _check(self, windows: pa.Table, rows: pa.Table) -> None:  # noqa: B027 (most find nothing)
+        """Check behind a batch that what windows hold fits what they will make of it.
+
+        Args:
+            windows: that the batch has changed, or all.
+            rows: of the batch.
         """
 
     @abstractmethod

@@ -69,6 +69,13 @@ class AggregateWindow(_Aggregating):
         _checked("aggregate", self.aggregators, self.outputs)
 
     @property
+    def loses_oldest(self) -> bool:
+        """Check whether the oldest events leave by themselves, and not all at once when an emission empties the window."""
+        keep = self.evict.keeps
+        emptied_before_full = self.clear_on_trigger and 0 < (self.trigger.events or 0) <= keep
+        return self.evict.age is not None or (bool(keep) and not emptied_before_full)
+
+    @property
     def label(self) -> str:
         """A short text for drawings and messages."""
         return f"aggregate {', '.join(map(str, self.aggregators))}, every {self.trigger}, of {self.evict}"

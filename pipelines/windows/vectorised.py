@@ -199,19 +199,18 @@ class ArrayWindows(Arrays):
             values = Values(values.numbers[flat.order], None if values.valid is None else values.valid[flat.order])
             flat.columns[name] = values.spread(flat.at, flat.size)
             if len(old) and state is not None:
-                kept = self._kept(name, flat, state, old)
+                kept = self._kept(name, state, flat.state_row[old])
                 flat.columns[name].put(to, Values.of(kept))
         if self._timed:
             flat.clocks = np.zeros(flat.size, np.int64)
             flat.clocks[flat.at] = flat.row_clocks
             if len(old) and state is not None:
-                flat.clocks[to] = self._kept(CLOCKS, flat, state, old).to_numpy()
+                flat.clocks[to] = self._kept(CLOCKS, state, flat.state_row[old]).to_numpy()
 
-    def _kept(self, name: str, flat: _Flat, state: pa.Table, keys: Ints) -> pa.ChunkedArray:
-        """Return what the state holds of a field for some keys, one after the other. All items of a key have the key's values."""
-        rows = flat.state_row[keys]
+    def _kept(self, name: str, state: pa.Table, rows: Ints) -> pa.ChunkedArray:
+        """Return what some rows of a state hold of a field, one after the other. All items of a key have the key's values."""
         if name in self._context.partition:
-            return state[name].take(pa.array(np.repeat(rows, flat.kept[keys])))
+            return state[name].take(pa.array(np.repeat(rows, state[KEPT].to_numpy()[rows])))
         column = state[name].combine_chunks()
         whole = len(rows) == len(column) and (rows == np.arange(len(rows))).all()
         return pa.chunked_array([(column if whole else column.take(pa.array(rows))).flatten()])
@@ -305,20 +304,25 @@ class ArrayWindows(Arrays):
             for aggregator, totals in zip(chain, outputs, strict=True):
                 beyond = type(aggregator) is Sum and [n for n, total in enumerate(totals) if not fits(total)]
                 if beyond:
-                    raise self._total_error(aggregator, flat, keys[beyond[0]]) from error
+                    raise self._total_error(aggregator, flat.names, keys[beyond[0]]) from error
             raise
 
-    def _check_totals(self, flat: _Flat, keys: Ints, start: Ints, end: Ints) -> None:
+    def _check(self, windows: pa.Table, rows: pa.Table) -> None:
         """Refuse a batch behind which a key holds events whose sum fits no result, for it would stop those behind it."""
+        kept = windows[KEPT].to_numpy()
+        end, places = np.cumsum(kept), np.arange(len(kept))
         for aggregator in self._operation.aggregators:
             if type(aggregator) is Sum:
-                beyond = flat.columns[str(aggregator.field)].beyond(start, end)
-                if beyond is not None:
-                    raise self._total_error(aggregator, flat, keys[beyond])
+                values = Values.of(self._kept(str(aggregator.field), windows, places))
+                beyond = values.beyond(end - kept, end, ends=self._operation.loses_oldest)
+                if beyond:
+                    raise self._total_error(aggregator, windows, beyond[0])
 
-    def _total_error(self, aggregator: EventAggregator, flat: _Flat, key: int) -> ArithmeticError:
+    def _total_error(self, aggregator: EventAggregator, names: pa.Table, key: int) -> ArithmeticError:
         error = TotalError(str(getattr(aggregator, "field", None)))
-        fields = flat.names.slice(int(key), 1).to_pylist() if self._context.partition else [{}]
+        fields = (
+            names.slice(int(key), 1).select(self._context.partition).to_pylist() if self._context.partition else [{}]
+        )
         return ArithmeticError(f"{error} in the window{shown_key(fields[0])}")
 
     def _after(self, flat: _Flat, lives: _Lives, fired: _Fired, clock: int) -> pa.Table:
@@ -332,7 +336,6 @@ class ArrayWindows(Arrays):
         keys = np.flatnonzero(lives.written[lives.last] > clock - self._lifetime)
         last = lives.last[keys]
         kept = lives.end[last] - start[last]
-        self._check_totals(flat, keys, start[last], lives.end[last])
         items, offsets = np.repeat(start[last], kept) + ramps(kept), np.append(0, np.cumsum(kept)).astype(np.int32)
         made: dict[str, Any] = {name: flat.names[name].take(pa.array(keys)) for name in self._context.partition}
         made |= {WRITTEN: lives.written[last], TICKS: ticks[last], FIRES: fires[last], KEPT: kept}

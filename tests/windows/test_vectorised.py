@@ -264,6 +264,56 @@ def test_a_batch_that_brings_a_total_beyond_its_type_fails_and_behind_a_skip_the
     assert found.get("a", big) == big
 
 
+HALF = 2**62
+
+
+class Seen(agg.WindowAggregator):
+    """Hear of each event that comes and goes."""
+
+    outputs = "seen bigint"
+
+    def added(self, event: Event) -> None:
+        self.held = getattr(self, "held", 0) + 1
+
+    def evicted(self, event: Event) -> None:
+        self.held -= 1
+
+    def aggregate(self) -> int:
+        return self.held
+
+
+@pytest.mark.parametrize("keep", [0, 4])
+@pytest.mark.parametrize("own", [(), (agg.DistinctCount("v", "distinct"),), (Seen(),)])
+def test_where_all_events_leave_at_once_only_their_whole_sum_has_to_fit(own: tuple[Any, ...], keep: int) -> None:
+    operation = AggregateWindow((*ALONE, *own), Policy.count(4), Policy.count(keep), True)
+    windows, rows = sums_of(operation)
+    _, state = windows.feed(EMPTY, rows((-HALF, 0), (HALF, 1), (HALF, 2)), 2)
+    made, _ = windows.feed(state, rows((-HALF, 3)), 3)
+    assert made["sum"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize("own", [(), (agg.DistinctCount("v", "distinct"),)])
+def test_a_sum_that_only_a_step_of_the_clock_ends_with_fails_no_batch(
+    own: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows, rows = sums_of(AggregateWindow((*ALONE, *own), Policy.time(1), Policy.time(60)))
+    monkeypatch.setattr(arrays, "RESULTS_AT_ONCE", 1)
+    made, _ = windows.feed(EMPTY, rows((HALF, 100), (HALF, 1050), (-HALF, 1150)), 3000)
+    assert made["sum"].to_pylist() == [HALF] * 3
+
+
+def sums_of(operation: AggregateWindow) -> tuple[arrays.Arrays, Any]:
+    own = [(name, pa.string() if name in (ev.ID, ev.FROM, ev.ORDER) else pa.int64()) for name in ev.COLUMNS]
+    taken = pa.schema([("k", pa.string()), ("v", pa.int64()), *own])
+    made = pa.schema([("k", pa.string()), *((name, pa.int64()) for name in operation.outputs), *own])
+
+    def rows(*given: tuple[Any, ...]) -> pa.Table:
+        keyed = [(*row, "a")[:3] for row in given]
+        return table_of([(k, v, f"e{n}", at, at, "s", f"{n:05d}") for n, (v, at, k) in enumerate(keyed)], taken)
+
+    return windows_of(operation, context("k"), taken, made), rows
+
+
 def test_a_total_beyond_bigint_that_a_batch_itself_emits_is_named() -> None:
     taken, schema = schemas(pa.int64())
     schema = pa.schema([field for field in schema if field.name in ("sum", *ev.COLUMNS)])
