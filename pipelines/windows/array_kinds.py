@@ -63,7 +63,7 @@ class OneByOne(Arrays):
         fed = pc.is_in(windows[TEXT], pa.array(sorted(keyed.texts(e for e, _, _ in items_of(rows))), pa.string()))
         blobs = windows[WINDOW].filter(pc.and_(fed, pc.is_valid(windows[WINDOW])))
         keyed.restore({"clock": None, "pending": [], "windows": [loads(blob) for blob in blobs.to_pylist()]})
-        keyed.check()
+        keyed.check(keyed)
 
     def of_buckets(self, saved: Iterable[dict[str, Any]], rows: pa.Schema, clock: int) -> State:
         """Return as one state what `KeyedWindows` of separate keys have saved."""

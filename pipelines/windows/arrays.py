@@ -160,7 +160,7 @@ class Arrays(ABC):
         """
 
     def _check(self, windows: pa.Table, rows: pa.Table) -> None:  # noqa: B027 (most find nothing)
-        """Check behind a batch that what windows hold fits what they will make of it.
+        """Check behind a batch that what windows with an event of it hold fits what they will make of it.
 
         Args:
             windows: that the batch has changed, or all.

@@ -126,6 +126,8 @@ class KeyedWindows:
         self._timers: list[tuple[int, int, Window]] = []
         self._timer_number = 0
         self._pending: list[Item] = []
+        # Windows that got an event since the last clock.
+        self._fed: dict[str, Window] = {}
         self._clock: int | None = None
         self._bang = "!" * (1 + context.depth)
 
@@ -165,19 +167,25 @@ class KeyedWindows:
         if self._clock is not None and clock < self._clock:
             raise ValueError(f"the clock goes back from {self._clock} to {clock}")
         results: list[Item] = []
+        self._fed.clear()
         self._run(self._with_pending(events), clock, results)
         self._tick_all(clock, results)
         self._clock = clock
         results.sort(key=IN_ORDER)
         return results
 
-    def check(self) -> None:
-        """Check that what the windows hold fits what they will make of it.
+    def check(self, windows: Iterable[Window] | None = None) -> None:
+        """Check that what windows hold fits what they will make of it.
+
+        Args:
+            windows: None: those that got an event in the last `feed`, for the others are no fault of it.
 
         Raises:
             ArithmeticError: a total does not, with the key of its window.
         """
-        for window in self:
+        if windows is None:
+            windows = [window for text, window in self._fed.items() if self._windows.get(text) is window]
+        for window in windows:
             try:
                 window.check()
             except TotalError as error:
@@ -219,7 +227,7 @@ class KeyedWindows:
 
     def _run(self, events: Iterable[Item], clock: int, results: list[Item]) -> None:
         behind = self._clock if self._clock is not None else -FAR
-        known, raw_key, pending = self._known, self._raw, self._pending
+        known, raw_key, pending, fed = self._known, self._raw, self._pending, self._fed
         for item in events:
             event, now, order = item
             if now > clock:
@@ -235,6 +243,7 @@ class KeyedWindows:
             if now >= window.wake:
                 window = self._awake(window, now, results)
             made = window.event(event, now)
+            fed[window.text] = window
             if made:
                 for number, result in enumerate(made):
                     results.append((result, now, nth(order, number)))

@@ -316,7 +316,11 @@ class ArrayWindows(Arrays):
                 values = Values.of(self._kept(str(aggregator.field), windows, places))
                 beyond = values.beyond(end - kept, end, ends=self._operation.loses_oldest)
                 if beyond:
-                    raise self._total_error(aggregator, windows, beyond[0])
+                    numbers, _ = numbered(self._context.partition, windows, rows)
+                    fed = np.isin(numbers[: len(kept)], numbers[len(kept) :])
+                    for key in beyond:
+                        if fed[key]:
+                            raise self._total_error(aggregator, windows, key)
 
     def _total_error(self, aggregator: EventAggregator, names: pa.Table, key: int) -> ArithmeticError:
         error = TotalError(str(getattr(aggregator, "field", None)))

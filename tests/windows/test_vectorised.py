@@ -302,6 +302,31 @@ def test_a_sum_that_only_a_step_of_the_clock_ends_with_fails_no_batch(
     assert made["sum"].to_pylist() == [HALF] * 3
 
 
+@pytest.mark.parametrize("own", [(), (agg.DistinctCount("v", "distinct"),)])
+def test_a_total_of_one_key_fails_no_batch_that_has_none_of_its_events(
+    own: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier release may have left it so."""
+    operation = AggregateWindow((*ALONE, *own), Policy.time(10), Policy.time(60))
+    windows, rows = sums_of(operation)
+    with monkeypatch.context() as before:
+        before.setattr(type(windows), "_check", lambda *given: None)
+        _, state = windows.feed(EMPTY, rows((HALF, 0), (HALF, 1)), 2)
+    _, state = windows.feed(state, rows((1, 3, "b")), 4)
+    with pytest.raises(ArithmeticError, match="does not fit bigint in the window of k 'a'"):
+        windows.feed(state, rows((1, 5)), 6)
+
+
+def test_windows_one_by_one_are_checked_where_they_got_an_event() -> None:
+    windows = KeyedWindows(AggregateWindow(ALONE, Policy.count(9), Policy.count(0), True), context("k"))
+    sent = [Event({"k": k, "v": HALF}, f"e{n}", n, "s") for n, k in enumerate("aab")]
+    windows.feed([(event, 0, event.id) for event in sent[:2]], 0)
+    with pytest.raises(ArithmeticError, match="of k 'a'"):
+        windows.check()
+    windows.feed([(sent[2], 1, "e2")], 1)
+    windows.check()
+
+
 def sums_of(operation: AggregateWindow) -> tuple[arrays.Arrays, Any]:
     own = [(name, pa.string() if name in (ev.ID, ev.FROM, ev.ORDER) else pa.int64()) for name in ev.COLUMNS]
     taken = pa.schema([("k", pa.string()), ("v", pa.int64()), *own])
