@@ -277,9 +277,10 @@ class FlowStream:
         Raises:
             FlowError: without a path, or for a path without criteria or stream.
         """
-        if not isinstance(paths, Mapping | None):
+        try:
+            given = dict(paths or {})
+        except (TypeError, ValueError):
             self._refuse(f"split takes its paths by stream; got {paths!r}", hint="split(paths={stream: criteria})")
-        given = dict(paths or {})
         if any(criteria is None or not stream for stream, criteria in given.items()):
             self._refuse(
                 "Each path in the split operator must have both a non-null filter and destination stream name."

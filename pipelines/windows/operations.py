@@ -416,7 +416,8 @@ def _checked(operation: str, given: Sequence[EventAggregator], outputs: tuple[st
 
 
 def _flag(operation: str, name: str, given: object) -> None:
-    if not isinstance(given, bool):
+    # 0, 1 and None are as they were written in flows that run: another value would be another window, which begins empty.
+    if given is not None and not isinstance(given, int):
         raise WindowError(operation, f"{name} is True or False; got {given!r}")
 
 

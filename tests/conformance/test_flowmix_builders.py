@@ -91,12 +91,27 @@ def refused(write: Callable[[], Any]) -> FlowError:
             lambda: untyped().aggregate(Count(), trigger=FIVE, evict=FIVE, clear_on_trigger="no"),
             "clear_on_trigger is True or False; got 'no'",
         ),
-        (lambda: untyped().collect(trigger=FIVE, evict=FIVE, clear_on_trigger=0), "clear_on_trigger is True or False"),
+        (lambda: untyped().collect(trigger=FIVE, evict=FIVE, clear_on_trigger=0.0), "clear_on_trigger is True or False"),
         (lambda: untyped().sort("v", top_n=1, trigger=FIVE, flush="no"), "flush is True or False; got 'no'"),
     ],
 )  # fmt: skip
 def test_2_every_builder_refuses_what_is_missing(write: Callable[[], Any], text: str) -> None:
     assert refused(write).problem.startswith(text)
+
+
+@pytest.mark.parametrize("flag", [0, 1, None])
+def test_2_a_flag_may_be_what_python_takes_for_one_and_stays_as_it_is(flag: Any) -> None:
+    """It is part of what tells windows apart: another value would be another window."""
+    window = operation_of(stream().aggregate(Count(), trigger=FIVE, evict=FIVE, clear_on_trigger=flag), 1).operation
+    assert window.clear_on_trigger is flag
+    stream().collect(trigger=FIVE, evict=FIVE, clear_on_trigger=flag)
+    assert operation_of(stream().sort("v", top_n=1, trigger=FIVE, flush=flag), 1).operation.flush is flag
+
+
+def test_2_paths_of_a_split_may_be_pairs() -> None:
+    pairs: Any = [("b", gt("v", 1))]
+    flow = stream().split(paths=pairs).output().stream("b").output().build()
+    assert [to for to, _ in flow.streams["s"].operations[0].paths] == ["b"]  # type: ignore[union-attr]
 
 
 def test_2_the_error_stands_at_the_line_that_causes_it() -> None:
