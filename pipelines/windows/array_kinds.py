@@ -37,7 +37,8 @@ class OneByOne(Arrays):
     def __init__(self, operation: Any, context: WindowContext, schema: pa.Schema) -> None:
         super().__init__(context, schema)
         self._operation = operation
-        self.every, self.each = seconds_between(operation), getattr(operation, "size", None) or 1
+        # Its results are events of Python on their way, some 1 KB each.
+        self.every, self.each = seconds_between(operation), 3 * (getattr(operation, "size", None) or 1)
 
     def _run(
         self, state: pa.Table | None, rows: pa.Table, clock: int

@@ -34,9 +34,9 @@ def from_ipc(blobs: Iterable[bytes]) -> pa.Table:
 
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-# Behind an hour of silence a window of every second has 3,600 results per key. So many are made at once: one by one they are
-# events of Python on their way, some 1 KB each, in arrays a third of that.
-RESULTS_AT_ONCE = 250_000
+# Behind an hour of silence a window of every second has 3,600 results per key. So many are made at once, 400 MB on their way: in
+# arrays a third of a KB each. Each step goes through all keys, so an ordinary batch should be one: 100,000 keys, 10 s of ticks.
+RESULTS_AT_ONCE = 1_200_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Arrays(ABC):
     every = 0
     """After how many seconds a window that gets no event fires again, for as long as it lives; 0: it does not."""
     each = 1
-    """How many results that has at most, as far as the operation says it."""
+    """How many results that has at most, as far as the operation says it, in the size of those that are made in arrays."""
 
     def __init__(self, context: WindowContext, schema: pa.Schema) -> None:
         self._context, self._schema = context, schema
@@ -137,17 +137,23 @@ class Arrays(ABC):
         starts = [self._due(windows)] if held and windows is not None else []
         start, ticks = min([*starts, *rows[events.CLOCK][:1].to_pylist()]), self.every * SECOND
         start = start if behind is None else max(start, behind)
+        # Ticks are at whole seconds.
+        start = -(-start // SECOND) * SECOND
         if (held + rows.num_rows) * self.each * ((clock - start) // ticks + 1) <= RESULTS_AT_ONCE:
             return clock
-        keys = held + self._keys(rows)
-        return min(clock, start + max(1, RESULTS_AT_ONCE // (keys * self.each) - 1) * ticks)
+        number = max(1, RESULTS_AT_ONCE // (self._keys(windows, rows) * self.each))
+        # Short of the next tick of a window that makes one at the start.
+        return min(clock, start + number * ticks - 1)
 
-    def _keys(self, rows: pa.Table) -> int:
-        """Return how many keys some rows have."""
+    def _keys(self, windows: pa.Table | None, rows: pa.Table) -> int:
+        """Return how many keys windows and rows have; where windows do not show theirs, the more of the two."""
+        held = 0 if windows is None else windows.num_rows
+        by = self._context.partition
+        shown = windows if windows is not None and {*by} <= {*windows.column_names} else None
         try:
-            return int(numbered(self._context.partition, None, rows)[0].max(initial=-1)) + 1
+            return max(held, int(numbered(by, shown, rows)[0].max(initial=-1)) + 1)
         except pa.ArrowNotImplementedError:
-            return len(set(map(repr, rows.select(self._context.partition).to_pylist())))
+            return max(held, len(set(map(repr, rows.select(by).to_pylist()))))
 
     @abstractmethod
     def _run(

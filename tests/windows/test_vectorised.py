@@ -185,7 +185,7 @@ def test_floats(rows: list[Row], operation: AggregateWindow, cuts: list[tuple[in
 
 @pytest.mark.parametrize("own", [(), (agg.DistinctCount("v", "distinct"),)])
 def test_ticks_behind_a_gap_come_in_steps(own: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some silence over many keys is many results: not all of them are laid out at once."""
+    """Some silence over many keys is many results: not all of them are laid out at once, and no fewer than may be."""
     taken, schema = schemas(pa.int64())
     names = ["k", "count", *ev.COLUMNS]
     schema = pa.schema([*(schema.field(name) for name in names), *([("distinct", pa.int64())] if own else [])])
@@ -210,11 +210,17 @@ def test_ticks_behind_a_gap_come_in_steps(own: tuple[Any, ...], monkeypatch: pyt
     made, state = windows.feed(state, rows(600_000), 600_000)
     assert made.num_rows == 50 * 299
     assert max(sizes) <= 1000
+    # A key that is held and in the batch is one.
+    _, state = windows.feed(EMPTY, rows(*[0] * 50), 0)
+    monkeypatch.setattr(arrays, "RESULTS_AT_ONCE", 1000 * windows.each)
+    sizes.clear()
+    made, state = windows.feed(state, rows(*[500] * 50), 20_500)
+    assert sizes == [1000]
     # Years without a window are one step.
     sizes.clear()
     made, _ = windows.feed(state, rows(10**12), 10**12 + 500)
-    assert made.num_rows == 299
-    assert len(sizes) < 10
+    assert made.num_rows == 50 * 280
+    assert len(sizes) < 20
 
 
 BIG, DIGITS = 2**63 - 1, 10**38 - 1
