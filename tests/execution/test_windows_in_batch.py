@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -201,6 +202,14 @@ def test_many_rows_and_large_ones_come_in_pieces_of_the_clock(
     assert len(sizes) > len(BATCHES)
     # With the last one of a batch come those that wait.
     assert max(sizes) <= 12
+
+
+def test_rows_that_are_in_the_driver_are_not_read_again_for_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"v": [1, 2, 3]})
+    monkeypatch.setattr(driver_windows, "BYTES_AT_ONCE", table.nbytes - 1)
+    monkeypatch.setattr(driver_windows, "to_arrow", lambda frame: table)
+    frame: Any = object()
+    assert list(driver_windows._Rows(frame, most=3, at_once=True).pieces(7)) == [(table, 7)]
 
 
 class Seen(WindowAggregator):

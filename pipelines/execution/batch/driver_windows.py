@@ -543,7 +543,10 @@ class _Rows:
 
     def pieces(self, clock: int) -> Iterator[tuple[pa.Table, int]]:
         """Yield rows, and the clock up to which they are all there; with the last the later ones, which wait."""
-        number = max(-(-self.number // self._most), -(-self.bytes // BYTES_AT_ONCE))
+        number = -(-self.number // self._most)
+        if self._table is None:
+            # What is in the driver already is there, whatever its size.
+            number = max(number, -(-self.bytes // BYTES_AT_ONCE))
         if number <= 1:
             yield to_arrow(self._frame) if self._table is None else self._table, clock
             return
