@@ -22,7 +22,7 @@ def plus(a: Any, b: Any) -> Any:
     return _DECIMALS.add(Decimal(a), Decimal(b))
 
 
-BIGINT: Final = range(-(2**63), 2**63)
+BIGINT: Final = 2**63
 DIGITS: Final = 38
 """Of a decimal, behind the point included."""
 
@@ -41,9 +41,9 @@ class TotalError(ArithmeticError):
 
 
 def fits(total: Any) -> bool:
-    """Check whether a sum of ints fits bigint, or one of decimals 38 digits; one of floats does."""
+    """Check whether a sum of ints fits bigint, or one of decimals 38 digits; one of anything else does."""
     if not isinstance(total, Decimal):
-        return isinstance(total, float) or total in BIGINT
+        return not isinstance(total, int) or -BIGINT <= total < BIGINT
     return total.adjusted() + 1 + max(0, -int(total.as_tuple().exponent)) <= DIGITS
 
 

@@ -109,7 +109,7 @@ class _Chain(Accumulator):
 
     def check_total(self, items: Sequence[Mapping[str, Any]] | None = None) -> None:
         for n, running in self._running.items():
-            if isinstance(self._aggregations[n].aggregator, Sum) and not fits(running.state):
+            if type(self._aggregations[n].aggregator) is Sum and not fits(running.state):
                 raise TotalError(self._aggregations[n].inputs[0], decimal=isinstance(running.state, Decimal))
 
     def save(self) -> State:

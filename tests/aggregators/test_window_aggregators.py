@@ -26,10 +26,12 @@ from pipelines.aggregators import (
     Sum,
     WindowAggregator,
 )
-from pipelines.aggregators.exact import ExactSum, fsum, shortened
+from pipelines.aggregators.exact import ExactSum, fits, fsum, shortened
 from pipelines.aggregators.window import EventAggregator
 from pipelines.errors import AggregationError, FunctionError
+from pipelines.graph.nodes import Aggregation
 from pipelines.windows.buffer import key_text
+from pipelines.windows.tuples import TupleChain
 
 
 def value(one: EventAggregator, added: list[Any], evicted: int = 0, field: str = "v") -> Any:
@@ -303,3 +305,26 @@ def test_own_aggregator_errors() -> None:
     broken.aggregate = lambda: 5  # type: ignore[method-assign]
     with pytest.raises(FunctionError, match="for the outputs"):
         value(broken, ["a"])
+
+
+def test_a_sum_of_another_class_is_compared_with_no_number() -> None:
+    class Own:
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError
+
+        __hash__ = None  # type: ignore[assignment]
+
+    assert fits(Own())
+    assert fits(2**63 - 1)
+    assert fits(-(2**63))
+    assert not fits(2**63)
+    assert not fits(-(2**63) - 1)
+
+
+def test_a_sum_of_ones_own_in_a_chain_of_tuples_may_hold_what_it_likes() -> None:
+    class Own(Sum):
+        pass
+
+    chain = TupleChain((Aggregation(Own(), ("v",), ("sum",), ("bigint",)),)).accumulator()
+    chain.added({"v": 2**63})
+    chain.check_total()
