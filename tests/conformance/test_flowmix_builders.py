@@ -111,7 +111,7 @@ def test_2_a_flag_may_be_what_python_takes_for_one_and_stays_as_it_is(flag: Any)
 def test_2_paths_of_a_split_may_be_pairs() -> None:
     pairs: Any = [("b", gt("v", 1))]
     flow = stream().split(paths=pairs).output().stream("b").output().build()
-    assert [to for to, _ in flow.streams["s"].operations[0].paths] == ["b"]  # type: ignore[union-attr]
+    assert [to for to, _ in flow.streams["s"].operations[0].paths] == ["b"]  # type: ignore[attr-defined]
 
 
 def test_2_the_error_stands_at_the_line_that_causes_it() -> None:

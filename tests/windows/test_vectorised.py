@@ -339,8 +339,9 @@ def sums_of(operation: AggregateWindow) -> tuple[arrays.Arrays, Any]:
     made = pa.schema([("k", pa.string()), *((name, pa.int64()) for name in operation.outputs), *own])
 
     def rows(*given: tuple[Any, ...]) -> pa.Table:
-        keyed = [(*row, "a")[:3] for row in given]
-        return table_of([(k, v, f"e{n}", at, at, "s", f"{n:05d}") for n, (v, at, k) in enumerate(keyed)], taken)
+        keyed: list[Any] = [(*row, "a")[:3] for row in given]
+        of: list[Any] = [(k, v, f"e{n}", at, at, "s", f"{n:05d}") for n, (v, at, k) in enumerate(keyed)]
+        return table_of(of, taken)
 
     return windows_of(operation, context("k"), taken, made), rows
 
