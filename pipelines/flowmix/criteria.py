@@ -107,9 +107,10 @@ class Leaf(Criteria):
             return reduce(lambda column, other: column | other, (value == wanted for wanted in suited), F.lit(False))
         if len(suited) < len(self.values):
             return present if self.op == "not_eq" else F.lit(False)
+        # To Spark all integers are below a decimal that is beyond their type, also those that are null.
         if self.op == "range_":
-            return (value >= suited[0]) & (value <= suited[1])
-        return _SPARK[self.op](value, suited[0])
+            return present & (value >= suited[0]) & (value <= suited[1])
+        return present & _SPARK[self.op](value, suited[0])
 
     def __str__(self) -> str:
         shown = ", ".join(repr(value) for value in self.values)

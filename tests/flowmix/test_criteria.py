@@ -238,7 +238,8 @@ LEAVES: list[Callable[[], Criteria]] = [
     lambda: in_("k", "a", 5, ""), lambda: in_("n", 5, "x", 0), lambda: range_("n", 0, 5), lambda: range_("k", "", "a"),
     lambda: range_("n", 0, "z"), lambda: eq("t", NOON), lambda: gt("t", NOON.replace(hour=1)), lambda: eq("day", NOON.date()),
     lambda: eq("t", NOON.date()), lambda: and_(has("k"), gt("n", 0)), lambda: or_(eq("k", "b"), has_not("n")),
-    lambda: not_(gt("n", 0)),
+    lambda: not_(gt("n", 0)), lambda: lt("n", 2**63), lambda: range_("n", -(2**64), 2**64), lambda: lt("many", 2**64),
+    lambda: gt("i", Decimal(-(10**20))), lambda: lte("i", Decimal("1e20")), lambda: not_eq("n", 2**64),
 ]  # fmt: skip
 
 
