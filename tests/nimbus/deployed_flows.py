@@ -13,7 +13,7 @@ from pipelines.flowmix import Sum as SumEvents
 from pipelines.places.location import Location, Place
 from pipelines.quality import fail
 from pipelines.sources import JsonFiles
-from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+from pipelines.trident import Count, DeltaState, Max, SnapshotGet, Sum, TridentTopology
 
 SCHEMA = "id string, k string, v bigint, timestamp bigint"
 ROWS = 12
@@ -46,6 +46,16 @@ def guarded(settings: FlowSettings) -> TridentTopology:
     return topology
 
 
+def asking(settings: FlowSettings) -> TridentTopology:
+    """Numbers that ask the state of their own windows: each of two queries reads a table that the other one makes."""
+    topology = TridentTopology("asking", "Numbers beside the largest of windows")
+    rows = topology.new_stream("asking", JsonFiles(settings.data / "asking", SCHEMA, max_files_per_batch=4))
+    top = rows.tumbling_window(4, "v", Max(), "m").persistent_aggregate(DeltaState("asking_top"), "m", Max(), "m")
+    kept = rows.state_query(top, None, SnapshotGet(), "top").project(["id", "k", "v", "timestamp"])
+    kept.partition_persist(DeltaState("asking_kept"))
+    return topology
+
+
 def readings(settings: FlowSettings) -> Flow:
     """Windows by count and by time, one behind the other."""
     return (
@@ -65,6 +75,7 @@ FLOWS = (
     FlowSpec("numbers", "Numbers and their sums.", numbers),
     FlowSpec("apart", "Numbers and their sums, apart.", apart),
     FlowSpec("guarded", "Numbers from 0 on.", guarded),
+    FlowSpec("asking", "Numbers beside the largest of windows.", asking),
     FlowSpec("readings", "Windows over readings.", readings),
 )
 

@@ -49,6 +49,15 @@ def test_a_file_alone_and_a_flow_on_two_workers(tmp_path: Path) -> None:
         here.ends_well("readings")
 
 
+@pytest.mark.exhaustive
+def test_queries_that_wait_for_each_others_tables(tmp_path: Path) -> None:
+    with Deployment(tmp_path / "home") as here:
+        here.submit("asking")
+        here.runs("asking")
+        here.next_batch("asking")
+        here.ends_well("asking")
+
+
 def assert_file_changes(here: Deployment, file: Path, pid: int) -> None:
     """The version that is deployed counts, not the file, until the file is deployed again."""
     assert here.nimbus.deploy(file=file, isolated=True)[1] == "unchanged"

@@ -22,6 +22,8 @@ COLUMNS = {
     "apart_kept": ("id", "k", "v", "timestamp"),
     "apart_sums": ("k", "n", "total"),
     "guarded_kept": ("id", "k", "v", "timestamp"),
+    "asking_kept": ("id", "k", "v", "timestamp"),
+    "asking_top": ("m",),
     "reading_sums": ("k", "sum", "n"),
     "reading_averages": ("k", "avg"),
 }
@@ -29,6 +31,7 @@ TABLES = {
     "numbers": ("numbers_kept", "sums_by_key"),
     "apart": ("apart_kept", "apart_sums"),
     "guarded": ("guarded_kept",),
+    "asking": ("asking_kept", "asking_top"),
     "readings": ("reading_sums", "reading_averages"),
 }
 
@@ -45,6 +48,7 @@ def _computed(flow: str, files: tuple[int, ...]) -> Contents:
         "numbers": lambda rows: [rows, _sums(rows)],
         "apart": lambda rows: [rows, _sums(rows)],
         "guarded": lambda rows: [rows],
+        "asking": lambda rows: [rows, [{"m": max(row["v"] for row in rows)}]],
         "readings": _windows,
     }
     return {name: _sorted(name, found) for name, found in zip(TABLES[flow], makers[flow](rows), strict=True)}
