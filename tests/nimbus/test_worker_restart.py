@@ -516,6 +516,25 @@ def test_a_task_that_comes_back_while_it_drains_has_its_time_anew(
     assert "force" not in task.told
 
 
+def test_a_rebalance_that_nobody_has_seen_is_waited_for_as_long_as_its_flow_says(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wait was shorter than a look at the registry, and its query stays in its slot: behind a batch that hangs, too."""
+    now = 1000.0
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now)
+    flow = registry.submit("a", content("a"))
+    task = FakeTask(flow)
+    worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+    registry.rebalance("a", Request(parallelism={"q": 2}), wait_seconds=0)
+    registry.fire()
+    worker._flows()
+    worker._revisions = {flow.serial: 2}
+    for seconds, forced in ((0.0, False), (29.0, False), (2.0, True)):
+        now += seconds
+        worker._follow({(flow.serial, 1): registry.flow("a")})
+        assert ("force" in task.told) is forced
+
+
 @pytest.mark.parametrize("what", ["nothing", "rebalance", "another restart"])
 def test_only_a_task_that_a_rebalance_has_drained_is_forced_by_another_assignment(
     registry: Registry, worker: WorkerProcess, what: str

@@ -236,7 +236,7 @@ class WorkerProcess:
             self._server.take()
         for key, task in self._tasks.items():
             if key in flows:
-                if self._leave_by.pop(key, None) is not None:
+                if not _rescaled(task, flows[key]) and self._leave_by.pop(key, None) is not None:
                     # It comes back while it drains: no rebalance of this assignment has drained it.
                     task.revision = self._revisions[key[0]]
                 self._steer(task, flows[key], held)
@@ -348,6 +348,9 @@ class WorkerProcess:
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
             # It comes again, with another number of partitions, in another process or in another version.
             task.leave()
+            if _rescaled(task, flow) and not _outdated(task, flow) and not self._has_time(key, {}):
+                # A rebalance without a wait is over before anybody has seen it.
+                task.force()
         else:
             if task.figures.state != DRAINING:
                 # It was placed anew and stays as it is: the next drain has its time.
@@ -605,6 +608,11 @@ def _most_partitions(flows: Iterable[DeployedFlow]) -> int:
 def _outdated(task: Task, flow: DeployedFlow) -> bool:
     """Return whether a task runs another version of this flow."""
     return task.flow.serial == flow.serial and task.flow.version.number != flow.version.number
+
+
+def _rescaled(task: Task, flow: DeployedFlow) -> bool:
+    """Return whether a rebalance that is over has given a task's flow another parallelism."""
+    return flow.status is not Status.REBALANCING and flow.scale != task.flow.scale
 
 
 def _drain_seconds(flow: DeployedFlow) -> float:
