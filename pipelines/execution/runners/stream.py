@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -149,6 +150,8 @@ class StreamRunner:
         self._change_windows(partial(self._check_before, on_fresh))
         check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
+        # Plans beyond the last one are gone as a whole.
+        self._expect_other_rows(self._epoch, range(self._epoch.txid(self._checkpoint.last_batch() + 1), sys.maxsize))
         self._left_over = self._poison.kept()
         if self._windows:
             self._windows.check(self._checkpoint)
@@ -242,14 +245,14 @@ class StreamRunner:
         """Mend what a loss of power has left of the last batch, before anything else reads it."""
         checkpoint, tables = self._checkpoint, self._tables()
         anew = make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
-        epoch = checkpoint.epoch
-        if epoch is None:
-            return
+        if anew and (epoch := checkpoint.epoch) is not None:
+            self._expect_other_rows(epoch, set(map(epoch.txid, anew)))
+
+    def _expect_other_rows(self, epoch: Epoch, txids: Container[int]) -> None:
+        """Forget what the attempts of batches that are planned again have received."""
         store, scope = self._kept_attempts(), f"{self._group.name}/{epoch.number}"
-        # Other rows may come under them than before. Plans beyond the last one are gone as a whole.
-        planned = set(range(checkpoint.last_batch() + 1)) - anew
         for txid, record in store.get(scope).items():
-            if record.sources and txid >= epoch.txid(0) and txid - epoch.txid(0) not in planned:
+            if record.sources and txid in txids:
                 store.put(scope, txid, replace(record, sources={}))
 
     def _kept_attempts(self) -> AttemptStore:
