@@ -10,7 +10,7 @@ from pipelines.ddl import ENGINE_COLUMNS, MOST_DIGITS
 from pipelines.errors import AggregationError, FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Compute, Each, GateOn, Operation, Select, Stateful
-from pipelines.graph.arrow_types import arrow_type, digits_of
+from pipelines.graph.types import digits_of, same_type
 from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def common(kind: str | None, other: str | None) -> str | None:
     """Return the type that holds the values of both, None where there is none, or only Spark can tell."""
     if kind is None or other is None:
         return None
-    if kind == other or (arrow_type(kind) or kind) == arrow_type(other):
+    if same_type(kind, other):
         return kind
     if kind in _WIDTHS and other in _WIDTHS:
         return _WIDTHS[max(_WIDTHS.index(kind), _WIDTHS.index(other))]

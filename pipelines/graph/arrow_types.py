@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from functools import lru_cache
 
 import pyarrow as pa
 
-from pipelines.graph.types import parts_of
+from pipelines.graph.types import DECIMAL, parts_of
 
 ARROW_TYPES: dict[str | None, pa.DataType] = {
     "tinyint": pa.int8(),
@@ -25,11 +24,6 @@ ARROW_TYPES: dict[str | None, pa.DataType] = {
 }
 """The simple ones, by the type's text."""
 
-WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-"""As many digits as Spark gives a whole number beside a decimal."""
-
-_DECIMAL = re.compile(r"decimal(?:\((\d+)(?:, *(\d+))?\))?")
-
 
 @lru_cache(maxsize=256)
 def arrow_type(kind: str | None) -> pa.DataType | None:
@@ -45,7 +39,7 @@ def _known(kind: str | None) -> pa.DataType | None:
         return ARROW_TYPES.get(kind)
     if kind in ("timestamp_ltz", "timestamp_ntz"):
         return ARROW_TYPES["timestamp"] if kind == "timestamp_ltz" else pa.timestamp("us")
-    if decimal := _DECIMAL.fullmatch(kind):
+    if decimal := DECIMAL.fullmatch(kind):
         return pa.decimal128(int(decimal[1] or 10), int(decimal[2] or 0))
     outer, inner = parts_of(kind)
     parts = [(name, known) for name, part in inner if (known := arrow_type(part)) is not None]
@@ -54,11 +48,3 @@ def _known(kind: str | None) -> pa.DataType | None:
     if outer == "struct":
         return pa.struct(parts)
     return pa.map_(*(part for _, part in parts)) if outer == "map" else pa.list_(parts[0][1])
-
-
-def digits_of(kind: str) -> tuple[int, int] | None:
-    """Return the precision and scale of a decimal, or of a whole number beside one."""
-    known = arrow_type(kind)
-    if known is not None and pa.types.is_decimal(known):
-        return known.precision, known.scale
-    return (WHOLE_DIGITS[kind], 0) if kind in WHOLE_DIGITS else None

@@ -43,6 +43,18 @@ _OTHER_SPELLINGS = (
 """What the parser leaves of a type's spellings: the digits that a decimal has by itself, another name, what is no type."""
 
 
+DECIMAL = re.compile(r"decimal(?:\((\d+)(?:, *(\d+))?\))?")
+WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+"""As many digits as Spark gives a whole number beside a decimal."""
+
+
+def digits_of(kind: str) -> tuple[int, int] | None:
+    """Return the precision and scale of a decimal, or of a whole number beside one."""
+    if decimal := DECIMAL.fullmatch(kind):
+        return int(decimal[1] or 10), int(decimal[2] or 0)
+    return (WHOLE_DIGITS[kind], 0) if kind in WHOLE_DIGITS else None
+
+
 @lru_cache(maxsize=1024)
 def _spelled(kind: str) -> str:
     """Return a type in one spelling, to compare."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from pipelines.flowmix.schemas import common
-from pipelines.graph.arrow_types import WHOLE_DIGITS, digits_of
 from pipelines.graph.row_values import Convert, of_all
+from pipelines.graph.types import WHOLE_DIGITS, digits_of
 from pipelines.planner.plain.table import Table
 
 _TIMES = ("date", "timestamp_ntz", "timestamp", "timestamp_ltz")
