@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from pipelines.places.location import Place
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
 from tests.histories.model import BAD, NO_SLICE, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
-from tests.histories.operations import arrive, backfill, catch_up, compaction, replay
+from tests.histories.operations import arrive, backfill, catch_up, committed, compaction, end_of_replay, replay
 from tests.histories.play import Copies, Play, as_said
 from tests.histories.world import MOMENTS, STEPS, Killed, Outcome, StuckError, Witness, copied, put_back, told_of_steps
 from tests.lakes import removed
@@ -82,7 +81,7 @@ def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
 
     def take() -> None:
         mine = as_said(said)
-        for name in ("entries", "txids", "slices", "claims", "as_of", "epochs", "replays"):
+        for name in ("entries", "txids", "slices", "claims", "as_of", "epochs", "replays", "replayed"):
             setattr(sink, name, getattr(mine, name))
 
     _brought_back(play, group, path, play.world.lake.state_path(sink.name), must, take)
@@ -174,6 +173,9 @@ def _undisturbed(play: Play, do: str, slices: list[str], outcome: Outcome) -> No
     if do in _FOLLOWED:
         play.follow(play.streams() if do == "catch_up" else play.backfills(slices), outcome, _FOLLOWED[do])
     elif do == "replay":
+        if not outcome.killed:
+            end_of_replay(outcome.error)
+        committed(play, outcome.events)
         replay(play)
     else:
         play.same_end("compaction", outcome, None)
@@ -212,15 +214,19 @@ def _late_replay(
 ) -> None:
     """A replay goes on behind batches, or behind another host's replay; what is left then the next one finishes."""
     waiting = [one.row for one in play.model.refused]
+    committed(play, late.told)
     had = [state for moment, state, _ in late.told if moment == "committed"]
     sinks = [sink for sink in play.model.groups[0].sinks if sink.name in had]
     batches = {sink.name: set(sink.as_of) for sink in sinks}
     _of_another_host(play, arrivals)
     if not arrivals:
-        play.world.run(play.replaying())
-    _, error = wake()
+        outcome = play.world.run(play.replaying())
+        end_of_replay(outcome.error)
+        committed(play, outcome.events)
+    events, error = wake()
     if error not in (None, *_TOO_LATE, "ReplayError", "GateError"):
         raise Difference("end of a late replay", error, _TOO_LATE)
+    committed(play, _moments(events)[len(late.told) :])
     play.world.lake = type(play.world.lake)(play.world.lake.root)
     before = {sink.name: len(sink.entries) for sink in sinks}
     replay(play)
@@ -313,16 +319,30 @@ def killed(play: Play, kill: int = 1, do: str = "catch_up", slices: list[str] = 
         return
     child, file = _ordered(play, play.drivers, kill, signal.SIGKILL, do, slices)
     code = child.ended()
-    told = _moments(events_of(file))
-    if code not in (0, -signal.SIGKILL) and do != "replay":
-        # It ends with an error that only a run in this process tells: the same one.
-        _same_again(play, do, slices)
-    elif do in _FOLLOWED:
+    error, told = _error_of(file), _moments(events_of(file))
+    if code not in (0, -signal.SIGKILL):
+        _failed(play, do, slices, error, told)
+    elif do in _FOLLOWED or do == "replay":
+        # What a replay has begun the next one finishes.
         _undisturbed(play, do, slices, Outcome(told, Killed() if code else None))
-    elif do == "replay":
-        # What it has begun the next one finishes.
-        _undisturbed(play, do, slices, Outcome([]))
     play.world.lake = type(play.world.lake)(play.world.lake.root)
+
+
+def _error_of(file: Path) -> str | None:
+    """The name of the error with which a run in a process of its own ended."""
+    return next((state for moment, state, _ in events_of(file) if moment == "error"), None)
+
+
+def _failed(play: Play, do: str, slices: list[str], error: str | None, told: list[Event]) -> None:
+    """A run in a process of its own that ended with an error: the one that the model expects, and a run in this one tells."""
+    if do == "replay":
+        end_of_replay(error or "no word")
+        committed(play, told)
+        replay(play)
+    elif do == "compact":
+        raise Difference("end of compaction", error, "no error")
+    else:
+        _same_again(play, do, slices, error)
 
 
 def _in_process(play: Play, kill: int | None, do: str, slices: list[str]) -> None:
@@ -336,12 +356,17 @@ def _in_process(play: Play, kill: int | None, do: str, slices: list[str]) -> Non
         replay(play, kill=kill)
 
 
-def _same_again(play: Play, do: str = "catch_up", slices: list[str] | None = None) -> None:
-    steps = play.streams() if do == "catch_up" else play.backfills(slices or [])
-    with suppress(Refusal):
-        for _ in steps if do in _FOLLOWED else ():
+def _same_again(play: Play, do: str, slices: list[str], error: str | None) -> None:
+    wanted: tuple[str, ...] = ()
+    try:
+        for _ in play.streams() if do == "catch_up" else play.backfills(slices):
             pass
-    _in_process(play, None, do, slices or [])
+    except Refusal as refusal:
+        wanted = refusal.errors
+    # For rewritten files of a source a run may be refused.
+    if error not in wanted and not any(group.rewritten for group in play.model.groups):
+        raise Difference(f"end of {_FOLLOWED[do]} in a process of its own", error, wanted or "no error")
+    _in_process(play, None, do, slices)
 
 
 def stopped(
@@ -363,13 +388,14 @@ def stopped(
         child.wake()
         child.ended()
         told = events_of(file)
-        return told, next((state for moment, state, _ in told if moment == "error"), None)
+        return told, _error_of(file)
 
     if not child.stopped_or_ended():
-        if child.ended() == 0 or do == "replay":
-            _undisturbed(play, do, slices, Outcome(_moments(events_of(file))))
+        told = _moments(events_of(file))
+        if child.ended() == 0:
+            _undisturbed(play, do, slices, Outcome(told))
         else:
-            _same_again(play, do, slices)
+            _failed(play, do, slices, _error_of(file), told)
         return
     try:
         _overtaken(play, _Late(do, slices, _moments(events_of(file))), arrivals, wake)

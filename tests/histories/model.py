@@ -122,6 +122,10 @@ class Sink:
     epochs: int = 0
     replays: int = 0
     """How many replays have put rows in."""
+    replayed: set[tuple[int, int]] = field(default_factory=set)
+    """Batches (epoch and txid) behind which a replay has committed, be it without a row."""
+    gone: set[int] = field(default_factory=set)
+    """Txids whose past may not be readable any more: the files of that time were vacuumed."""
 
     @property
     def is_map(self) -> bool:
@@ -140,6 +144,7 @@ class Sink:
             self.entries = [one for one in self.entries if one.txid != txid]
         self.entries = [*self.entries, *(Entry(row, txid, wide) for row in rows)]
         self.txids.append((epoch, txid))
+        self.replayed.discard((epoch, txid))
         self.epochs = max(self.epochs, epoch)
         self.as_of[txid] = list(self.entries)
 
@@ -156,7 +161,7 @@ class Sink:
 
     def reset(self, epoch: int) -> None:
         """Empty it; what it held before is not readable by txid any more."""
-        self.entries, self.txids, self.slices, self.claims, self.as_of = [], [], [], {}, {}
+        self.entries, self.txids, self.slices, self.claims, self.as_of, self.replayed = [], [], [], {}, {}, set()
         self.epochs = max(self.epochs, epoch)
 
 
@@ -252,7 +257,8 @@ class Model:
     refused_claims: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     quarantined: dict[tuple[str, int], int] = field(default_factory=dict)
     """By group and epoch the last txid whose batch has put rows into quarantine."""
-    vacuumed: bool = False
+    cleaned: bool = False
+    """Whether a compaction that keeps no past has cleaned the logs of the tables."""
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
@@ -387,7 +393,11 @@ class Model:
             raise Refusal("PoisonBatchError")
         rows = group.batch(group.finished)
         good = [(name, row) for name, row in rows if self.at_source(group, row) is None]
-        todo = [s for s in self.sinks(group) if s.kind != TRANSACTIONAL or not s.holds(group.epoch, txid)]
+        held = [sink for sink in self.sinks(group) if sink.holds(group.epoch, txid)]
+        # An opaque state would take back what a replay has put in: behind one the batch was whole, and it is left alone.
+        whole = any((group.epoch, txid) in sink.replayed for sink in held)
+        kinds = (TRANSACTIONAL, OPAQUE) if whole else (TRANSACTIONAL,)
+        todo = [sink for sink in self.sinks(group) if sink.kind not in kinds or sink not in held]
         for claims, sinks in _by_claims(todo, frozenset(files)):
             own = [row for name, row in good if name not in claims.get(str(row.day), ())]
             if self.fails(own, group) and any(sink.at == BEHIND for sink in sinks):

@@ -13,7 +13,7 @@ from pipelines.execution.checkpoint.copy import FINISHED, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.maintenance.repartition import UnfinishedBatchError, repartition
 from tests.histories.comparing import Difference, expected_refused, key_of, refused_rows
-from tests.histories.model import BACKFILLED, REPLAYED, Entry, File, Group, Refusal, Refused, Row, changed, twin
+from tests.histories.model import BACKFILLED, REPLAYED, Entry, Event, File, Group, Refusal, Refused, Row, changed, twin
 from tests.histories.play import Play
 from tests.histories.world import FLOW, KEYS, STEPS, TABLE, WINDOWS, Killed, Outcome, Witness, running_batches
 
@@ -294,7 +294,10 @@ def compaction(play: Play, hours: float = 168.0, open_generations: int | None = 
     """Fold, merge and vacuum, perhaps killed around one of its steps; with 0 hours the past goes."""
     outcome = play.world.run(play.compacting(hours, open_generations), kill=kill, moments=tuple(STEPS))
     play.same_end("compaction", outcome, None)
-    play.model.vacuumed |= hours == 0
+    if hours == 0:
+        play.model.cleaned = True
+        for sink in (sink for found in play.model.groups for sink in found.sinks):
+            sink.gone |= set(sink.as_of)
 
 
 def optimize_source(play: Play, group: int = 0, vacuum: bool = False) -> None:
@@ -318,7 +321,7 @@ def optimize(play: Play, state: int = 0, vacuum: bool = False) -> None:
         table.optimize.compact()
         if vacuum:
             table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-            play.model.vacuumed = True
+            sink.gone |= set(sink.as_of)
 
 
 def rescale(play: Play, partitions: int = 2, kill: int | None = None) -> None:
@@ -384,14 +387,14 @@ def replay(play: Play, kill: int | None = None, beside: bool = False) -> None:
     if not before:
         return
     outcome = play.world.run(play.replaying(), kill=kill)
+    committed(play, outcome.events)
     if outcome.killed:
         # The next one first finishes what this one has begun, also where a compaction came between.
         if beside:
             compaction(play)
         outcome = play.world.run(play.replaying())
-    error = type(outcome.error).__name__ if outcome.error else None
-    if error not in (None, "ReplayError", "GateError"):
-        raise Difference("end of replay", f"{error}: {outcome.error}", "no error, or ReplayError") from outcome.error
+        committed(play, outcome.events)
+    end_of_replay(outcome.error)
     gone = before - refused_rows(play.world)
     landed, kept = [], []
     for one in play.model.refused:
@@ -405,6 +408,25 @@ def replay(play: Play, kill: int | None = None, beside: bool = False) -> None:
     again = refused_rows(play.world) - expected_refused(kept)
     refused = [one for one in landed if _at_gate(play, one) and not _judged_by_backfill(play, one)]
     play.model.refused = kept + [_again(play, one, again) for one in refused]
+
+
+def end_of_replay(error: BaseException | str | None) -> None:
+    """See that a replay went to its end, or left rows for a later one.
+
+    Raises:
+        Difference
+    """
+    name = error if isinstance(error, str) or error is None else type(error).__name__
+    if name not in (None, "ReplayError", "GateError"):
+        cause = error if isinstance(error, BaseException) else None
+        raise Difference("end of replay", f"{name}: {error}", "no error, or ReplayError") from cause
+
+
+def committed(play: Play, events: list[Event]) -> None:
+    """Take in what a replay has told of: behind the batches that a state holds it has committed."""
+    told = {state for moment, state, _ in events if moment == "committed"}
+    for sink in (sink for group in play.model.groups for sink in group.sinks if sink.name in told):
+        sink.replayed |= set(sink.txids)
 
 
 def _judged_by_backfill(play: Play, one: Refused) -> bool:
@@ -455,7 +477,7 @@ def change(play: Play, **rules: Any) -> None:
     cut = next((group for group in play.model.groups if group.cut), None)
     former, others = play.model.rules, changed(play.model.rules, **rules)
     # Of a log that was cleaned nobody knows the gates.
-    if cut is None or cut.fresh or others.most == former.most or play.model.vacuumed:
+    if cut is None or cut.fresh or others.most == former.most or play.model.cleaned:
         return
     play.model.rules = changed(former, most=others.most)
     outcome = play.world.run(play.catching_up())
