@@ -435,6 +435,11 @@ class Model:
         self.refused += [Refused(group.name, "batch", "poison", row, POISONED, txid) for _, row in rows]
         group.poison.add(txid)
 
+    def waits(self, one: Refused) -> bool:
+        """Whether a refused row is of a poison batch that is tried again, unless it is left out."""
+        group = next(group for group in self.groups if group.name == one.group)
+        return one.stage == "batch" and one.txid in group.poison
+
     def _forget(self, group: Group, txid: int) -> None:
         self.refused = [one for one in self.refused if (one.group, one.stage, one.txid) != (group.name, "batch", txid)]
 

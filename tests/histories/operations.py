@@ -396,6 +396,9 @@ def replay(play: Play, kill: int | None = None, beside: bool = False) -> None:
         committed(play, outcome.events)
     end_of_replay(outcome.error)
     gone = before - refused_rows(play.world)
+    waiting = expected_refused([one for one in play.model.refused if play.model.waits(one)])
+    if early := gone & waiting:
+        raise Difference("replay of a batch that waits", dict(early), "its rows stay")
     landed, kept = [], []
     for one in play.model.refused:
         (landed if gone[key_of(one)] > 0 else kept).append(one)

@@ -120,10 +120,11 @@ class Counted:
         counted: dict[str, set[int]] = {name: set() for name in self._states}
         left: dict[int, str] = {}
         for row in rows:
+            waits = self._waits(row)
             # What is refused at the source again is in no slice, and goes nowhere.
-            if row.slice == NO_SLICE:
+            if row.slice == NO_SLICE and waits is None:
                 continue
-            why, inside = self._of(row)
+            why, inside = (waits, set()) if waits else self._of(row)
             if why is None and inside and len(inside) < len(self._states) and self._drops:
                 why = "some states count it already and others do not, and a gate could refuse it in between"
             if why is not None:
@@ -162,8 +163,6 @@ class Counted:
         if epoch is None or (epoch.number, row.txid) not in self._quarantine.poison:
             return "it is of another life of the checkpoint, or the log no longer says", set()
         states = self._quarantine.poison[epoch.number, row.txid]
-        if not self._passed(row.txid):
-            return f"its batch {row.txid} waits to be tried again, or to be left out (tridelta skip)", set()
         inside = set()
         for name, ledger in self._states.items():
             claimed = {file_key(file) for file in ledger.claims.get(row.slice, ())}
@@ -178,6 +177,14 @@ class Counted:
             elif since is None:
                 return f'the log of state "{name}" does not say whether a backfill counts it', set()
         return None, inside
+
+    def _waits(self, row: Row) -> str | None:
+        """Return why the batch of a poison row is not done with; None: it is, or it is of another life of the checkpoint."""
+        epoch = self._checkpoint.epoch
+        if not row.poison or epoch is None or (epoch.number, row.txid) not in self._quarantine.poison:
+            return None
+        waits = f"its batch {row.txid} waits to be tried again, or to be left out (tridelta skip)"
+        return None if self._passed(row.txid) else waits
 
     def _passed(self, txid: int) -> bool:
         """Return whether the stream has left a poison batch behind, or will: nobody tries it again."""
