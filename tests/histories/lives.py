@@ -174,7 +174,7 @@ def _undisturbed(play: Play, do: str, slices: list[str], outcome: Outcome) -> No
         play.follow(play.streams() if do == "catch_up" else play.backfills(slices), outcome, _FOLLOWED[do])
     elif do == "replay":
         if not outcome.killed:
-            end_of_replay(outcome.error)
+            end_of_replay(play, outcome.error)
         committed(play, outcome.events)
         replay(play)
     else:
@@ -221,7 +221,7 @@ def _late_replay(
     _of_another_host(play, arrivals)
     if not arrivals:
         outcome = play.world.run(play.replaying())
-        end_of_replay(outcome.error)
+        end_of_replay(play, outcome.error)
         committed(play, outcome.events)
     events, error = wake()
     if error not in (None, *_TOO_LATE, "ReplayError", "GateError"):
@@ -336,7 +336,7 @@ def _error_of(file: Path) -> str | None:
 def _failed(play: Play, do: str, slices: list[str], error: str | None, told: list[Event]) -> None:
     """A run in a process of its own that ended with an error: the one that the model expects, and a run in this one tells."""
     if do == "replay":
-        end_of_replay(error or "no word")
+        end_of_replay(play, error or "no word")
         committed(play, told)
         replay(play)
     elif do == "compact":
