@@ -12,7 +12,8 @@ from ops.cli.parts import AsJson, KnownFlow, answer, emit, engine, opened_lake, 
 from ops.known_flows import topology_of
 
 if TYPE_CHECKING:
-    from pipelines.execution.replays.record import Record, ReplayReport
+    from pipelines.execution.checkpoint.replay_records import Record
+    from pipelines.execution.replays.report import ReplayReport
     from pipelines.execution.replays.selection import Selection
     from pipelines.state.lake import Lake
     from pipelines.trident import TridentTopology
@@ -42,7 +43,7 @@ def replay_quarantine(
     as_json: AsJson = False,
 ) -> None:
     """Replay rejected rows through a corrected flow: each lands once, or stays with its new reason."""
-    from pipelines.execution.replays.record import Records
+    from pipelines.execution.checkpoint.replay_records import Records
     from pipelines.execution.replays.runner import look
 
     topology, lake = topology_of(name), opened_lake()

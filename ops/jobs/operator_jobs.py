@@ -17,7 +17,7 @@ from pipelines.graph import nodes
 from resources import LakeResource, SparkResource
 
 if TYPE_CHECKING:
-    from pipelines.execution.replays.record import ReplayReport
+    from pipelines.execution.replays.report import ReplayReport
 
 # A replay goes through the driver, half a million rows at a time; one that is still there after an hour hangs.
 MAX_RUNTIME_SECONDS = 3600

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pipelines.execution.replays.record import LotReport, ReplayReport
+    from pipelines.execution.replays.report import LotReport, ReplayReport
     from pipelines.execution.replays.selection import Selection
     from pipelines.flowmix.flow import Flow
 

@@ -16,12 +16,11 @@ from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
-from pipelines.execution.batch.quarantine import NAME
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
-from pipelines.execution.replays.record import Records
 from pipelines.maintenance import channels, refused, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, fold_arrow, fold_spark, merge
 from pipelines.maintenance.housekeeping_report import Retention
@@ -31,6 +30,7 @@ from pipelines.places.location import Location
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.lake import Lake
 from pipelines.state.maintenance_commits import clustered_by
+from pipelines.state.quarantine import NAME
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pipelines.execution.checkpoint.engine_files import write_json
-from pipelines.execution.replays.record import Records
+from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.places.location import Place
 from pipelines.state.literals import literal
 from pipelines.state.maintenance_commits import delete_rows

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.execution.batch.stream_batch import StreamBatch
 from pipelines.execution.checkpoint.engine_files import Epoch
-from pipelines.execution.replays.work import app_id
+from pipelines.execution.checkpoint.replay_records import app_id
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.record import REPLAY, BatchRecord
 from tests.state.small_kinds import APP, ARROW, FLOW, SmallTable, record

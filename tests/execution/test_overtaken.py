@@ -13,13 +13,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines import Lake, Runtime
-from pipelines.execution.batch.quarantine import COLUMNS, GROUP, quarantine_writer, table_columns
+from pipelines.execution.batch.quarantine import quarantine_writer, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners import bounded
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
 from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
+from pipelines.state.quarantine import COLUMNS, GROUP
 from pipelines.state.record import BATCH, SLICE, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.turns import LateWriterError, stream_id

@@ -21,20 +21,20 @@ from pipelines.execution.batch import driver_windows as windows_module
 from pipelines.execution.batch import poison as poison_module
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows, skip
-from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer, rows_of
+from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
+from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
 from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.protocol.coordinator import Batch, BatchState
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
-from pipelines.execution.replays.record import Record, Records
-from pipelines.execution.replays.selection import NUMBER, Lot, completed
-from pipelines.execution.replays.work import app_id
+from pipelines.execution.replays.selection import NUMBER, completed
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.state.quarantine import COLUMNS
 from pipelines.state.record import BATCH, REPLAY, BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
@@ -226,7 +226,7 @@ def replayed(query: Query) -> Query:
     versions = {"quarantine": held.version(), "rows": table.table.version()}
     one = Record(1, "batch", "words", datetime.now(UTC).isoformat(), versions, {}, 1)
     records = Records(held.path)
-    records.begin(one, Lot("batch", "words", rows.append_column(NUMBER, pa.array([0]))))
+    records.begin(one, rows.append_column(NUMBER, pa.array([0])))
     said = BatchRecord(kind=REPLAY, flow="shop", epoch=1, txid=0, replay=1)
     table.append_replay(row, said, app_id("shop", "rows"), seen=versions["rows"])
     records.finish(one, 1, {})

@@ -14,13 +14,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
-from pipelines.execution.batch.quarantine import COLUMNS, GROUP, of_group, poison_rows, quarantine_writer, rows_of
+from pipelines.execution.batch.quarantine import of_group, poison_rows, quarantine_writer, rows_of
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
+from pipelines.state.quarantine import COLUMNS, GROUP
 from pipelines.state.record import BATCH, RESET, SLICE, BatchRecord
 from pipelines.state.schema import ENGINE_COLUMNS, POISONED, SLICE_COLUMN
 from pipelines.state.turns import LateWriterError, stream_id

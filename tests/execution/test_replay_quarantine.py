@@ -20,7 +20,8 @@ from pipelines.errors import GateError, PoisonBatchError, TrideltaError, Unknown
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, TableBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.replays.record import LotReport, Records
+from pipelines.execution.checkpoint.replay_records import Records
+from pipelines.execution.replays.report import LotReport
 from pipelines.execution.replays.runner import UNDECIDED, look
 from pipelines.execution.replays.selection import ReplayError, Selection
 from pipelines.execution.replays.work import REFUSED_SINCE

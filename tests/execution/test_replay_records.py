@@ -12,18 +12,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer
+from pipelines.execution.batch.quarantine import quarantine_writer
 from pipelines.execution.checkpoint import durable as durable_module
+from pipelines.execution.checkpoint import replay_records as records_module
 from pipelines.execution.checkpoint.engine_files import write_json
-from pipelines.execution.replays import record as records_module
+from pipelines.execution.checkpoint.replay_records import Record, Records
 from pipelines.execution.replays.counted import Replaced
-from pipelines.execution.replays.record import Record, Records
 from pipelines.execution.replays.runner import Replayer
 from pipelines.execution.replays.selection import NUMBER, STORED, Lot
 from pipelines.execution.replays.work import Order, Work
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location
 from pipelines.state.lake import Lake
+from pipelines.state.quarantine import COLUMNS
 from pipelines.state.schema import GEN, SLICE_COLUMN, TXID
 from pipelines.state.turns import LateWriterError
 from pipelines.trident import TridentTopology
@@ -43,13 +44,13 @@ def lot(row: str) -> Lot:
 
 
 def test_a_late_replay_does_not_write_over_the_one_that_took_its_place(records: Records) -> None:
-    records.begin(record(1, "at 10"), lot("theirs"))
+    records.begin(record(1, "at 10"), lot("theirs").rows)
     records.finish(record(1, "at 10"), 1, {})
     before = records.all()
     for row in ("mine", "theirs"):
         with pytest.raises(LateWriterError, match="replay 1"):
-            records.begin(record(1, "at 9"), lot(row))
-    assert (records.all(), records.lot(before[0]).rows["row"].to_pylist()) == (before, ["theirs"])
+            records.begin(record(1, "at 9"), lot(row).rows)
+    assert (records.all(), records.rows(before[0])["row"].to_pylist()) == (before, ["theirs"])
 
 
 def test_a_late_replay_leaves_the_rows_of_one_that_is_about_to_begin(
@@ -66,17 +67,17 @@ def test_a_late_replay_leaves_the_rows_of_one_that_is_about_to_begin(
     with monkeypatch.context() as patch:
         patch.setattr(records_module, "_put_new", cut_off)
         with pytest.raises(KeyboardInterrupt):
-            records.begin(record(1, "at 10"), lot("theirs"))
+            records.begin(record(1, "at 10"), lot("theirs").rows)
     with pytest.raises(LateWriterError):
-        records.begin(record(1, "at 9"), lot("mine"))
+        records.begin(record(1, "at 9"), lot("mine").rows)
     assert (records.all(), records.last) == ([], 1)
-    records.begin(record(2, "at 11"), lot("again"))
-    assert [records.lot(one).rows["row"].to_pylist() for one in records.unfinished()] == [["again"]]
+    records.begin(record(2, "at 11"), lot("again").rows)
+    assert [records.rows(one)["row"].to_pylist() for one in records.unfinished()] == [["again"]]
 
 
 def test_rows_without_a_record_are_forgotten_with_old_replays(records: Records) -> None:
     for number in (2, 4):
-        records.begin(record(number, "at 10"), lot("theirs"))
+        records.begin(record(number, "at 10"), lot("theirs").rows)
     for number in (1, 3, 5):
         (records.folder / f"{number}.parquet").write_bytes(b"rows")
     now = datetime.now(UTC)
@@ -95,7 +96,7 @@ def test_a_replay_that_has_lost_a_lease_does_not_begin(records: Records) -> None
     checkpoints: Any = [SimpleNamespace(still_held=lost)]
     replayer._records, replayer._held = records, checkpoints
     with pytest.raises(LeaseLostError):
-        replayer._begin(record(1, "at 9"), lot("mine"))
+        replayer._begin(record(1, "at 9"), lot("mine").rows)
     assert records.last == 0
 
 
@@ -111,7 +112,7 @@ def replayer(tmp_path: Path) -> Replayer:
     made._writer = quarantine_writer(lake, "shop")
     made._writer.prepare(StructType([StructField(name, StringType()) for name, _ in COLUMNS]))
     one = replace(record(1, "at 9"), quarantine=made._writer.table.id)
-    made._records.begin(one, lot("bad"))
+    made._records.begin(one, lot("bad").rows)
     work: Any = Work.__new__(Work)
     work.group, work._flow = SimpleNamespace(quarantine=made._writer, name="words"), "shop"
     work._lake, work._listeners = lake, ()

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import LockedError, ReadPointError, TrideltaError
-from pipelines.execution.batch.quarantine import NAME
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.replay_records import Record, Records
 from pipelines.execution.replays.counted import Replaced, replaced_since
-from pipelines.execution.replays.record import Record, Records
-from pipelines.execution.replays.selection import NUMBER, Lot
+from pipelines.execution.replays.selection import NUMBER
 from pipelines.maintenance import compact, compaction, retention
 from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
 from pipelines.state import history, writer
 from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.state.quarantine import NAME
 from pipelines.state.record import COMPACTION, SLICE, BatchRecord
 from pipelines.state.table import StateTable
 from pipelines.state.writer import DeltaTable
@@ -142,7 +142,7 @@ def test_a_replay_that_was_cut_off_keeps_what_it_asks_for(state: SmallState) -> 
     noted, before = state.table.version(), state.scanned()
     records = Records(state.lake.quarantine_path(FLOW))
     record = Record(1, "high", None, "2026-01-01", versions={"sales": noted, NAME: 0}, left_out={}, rows=0)
-    records.begin(record, Lot("high", None, pa.table({NUMBER: pa.array([], pa.int64())})))
+    records.begin(record, pa.table({NUMBER: pa.array([], pa.int64())}))
     state.batch([("d", "a", 0, 3)])
     state.replace("d", [("d", "a", 0, 7)])
     for i in range(3):

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer
+from pipelines.execution.batch.quarantine import quarantine_writer
 from pipelines.maintenance import compact
 from pipelines.maintenance.refused import Ages, Span, ages_file, let_go, old_rows
 from pipelines.state import writer as writer_module
 from pipelines.state.lake import Lake
+from pipelines.state.quarantine import COLUMNS
 from pipelines.state.record import BATCH, SLICE, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.table import StateTable

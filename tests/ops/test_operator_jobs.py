@@ -24,11 +24,12 @@ from ops.jobs.operator_jobs import _REPLAYED, operator_jobs
 from pipelines import Lake, Runtime
 from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.errors import PoisonBatchError
-from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer
-from pipelines.execution.replays.record import Records
+from pipelines.execution.batch.quarantine import quarantine_writer
+from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.replays.selection import Selection
 from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
+from pipelines.state.quarantine import COLUMNS
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import StateSchema
 from pipelines.state.writer import StateWriter

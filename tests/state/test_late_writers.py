@@ -12,11 +12,11 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError
-from pipelines.execution.batch.quarantine import COLUMNS as QUARANTINE_COLUMNS
 from pipelines.execution.batch.quarantine import quarantine_writer
 from pipelines.state.commits import properties
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.state.quarantine import COLUMNS as QUARANTINE_COLUMNS
 from pipelines.state.record import REPLAY, RESET, SLICE, BatchRecord
 from pipelines.state.turns import LateWriterError, Turn, stream_id
 from pipelines.state.writer import StateWriter

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pipelines import logs
 from pipelines.errors import BatchError, DefinitionError, TrideltaError
-from pipelines.execution.batch.quarantine import WAITING, of_group, poison_rows, refused_batch, table_columns
+from pipelines.execution.batch.quarantine import of_group, poison_rows, refused_batch, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import Batch, BatchState, Coordinator
 from pipelines.execution.protocol.failures import lake_fault, reason_of
@@ -20,6 +20,7 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.state.quarantine import WAITING
 from pipelines.state.record import POISON, BatchRecord
 from pipelines.state.schema import TXID
 from pipelines.state.turns import LateWriterError

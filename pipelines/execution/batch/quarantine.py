@@ -1,4 +1,4 @@
-"""Quarantine: the table of the rows that a flow refused, each with stage, rule and reason. No row is ever just lost."""
+"""The rows that a flow puts into quarantine, each with stage, rule and reason. No row is ever just lost."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ from pipelines.sources.events import WITHOUT_TIME
 from pipelines.sources.layouts import NOT_READ, OTHER_FIELDS
 from pipelines.state.lake import Lake
 from pipelines.state.literals import literal
+from pipelines.state.quarantine import (
+    BAD_SLICE,
+    BATCH,
+    COLUMNS,
+    GROUP,
+    MALFORMED,
+    NAMED_OTHERWISE,
+    NO_TIME,
+    POISON,
+    SOURCE,
+    TOO_FAR,
+    UNREAD,
+    WITHOUT_SLICE,
+)
 from pipelines.state.schema import (
     LONGEST_SLICE,
     NO_SLICE,
@@ -34,17 +48,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from pipelines.trident.topology import TridentTopology
-
-GROUP = "batch_group"
-COLUMNS = tuple((name, "string") for name in ("stage", "rule", "reason", "row", "file", "stream", GROUP))
-"""stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin;
-stream: of a source or a batch the stream that it came in by; batch_group: which of the batch groups refused it, for each has
-txids and slices of its own. In rows of earlier releases the last two may be null (`rows_of`)."""
-SOURCE, BATCH = "source", "batch"
-MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE = "malformed", "no_time", "no_slice", "bad_slice"
-NAMED_OTHERWISE, TOO_FAR, UNREAD = "other_fields", "far_time", "not_read"
-POISON, WAITING = "poison", "waiting"
-NAME = "quarantine"
 
 
 def quarantine_writer(lake: Lake, flow: str) -> StateWriter:

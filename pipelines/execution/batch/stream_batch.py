@@ -21,7 +21,7 @@ from pipelines.execution.batch.commits import Announced, computed, computed_toge
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, around_own, observed
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
-from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
+from pipelines.execution.batch.quarantine import of_group, table_columns
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
@@ -31,6 +31,7 @@ from pipelines.planner.siblings import Siblings, siblings_of
 from pipelines.planner.windows import with_clock_row
 from pipelines.spark.session import is_local
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.quarantine import NAME
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.texts import check_texts

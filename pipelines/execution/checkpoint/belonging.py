@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import ChangeoverError, TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch
+from pipelines.execution.checkpoint.replay_records import put_in_since
 from pipelines.execution.checkpoint.window_files import Begun, StateRef, outputs_in, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.places.location import path_below
@@ -291,8 +292,6 @@ class Belonging:
 
     def _check_left_out(self, epoch: Epoch, tables: Iterable[StateTable]) -> None:
         """Refuse to try a batch again that was left out, and whose rows a replay has put into a table since."""
-        from pipelines.execution.replays.counted import put_in_since
-
         path = self._lake.quarantine_path(self._checkpoint.flow)
         found = put_in_since(self._checkpoint, epoch, self._named(f"{QUARANTINE}/{path.name}"), tables)
         if found is not None:

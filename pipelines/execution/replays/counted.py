@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pipelines.execution.batch.quarantine import BATCH as POISON_STAGE
-from pipelines.execution.batch.quarantine import GROUP, NAME
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, POISON, RESET, SLICE
-from pipelines.state.schema import NO_SLICE, TXID
+from pipelines.state.schema import NO_SLICE
 
 if TYPE_CHECKING:
-    from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.state.table import StateTable
 
 
@@ -230,53 +228,3 @@ def replaced_since(table: StateTable, version: int, group: str | None = None) ->
     if later and later[0].version > version + 1:
         return None
     return Replaced(frozenset(str(commit.slice) for commit in own if commit.kind == SLICE))
-
-
-@dataclass(frozen=True)
-class PutIn:
-    """A poison batch of which a replay has put rows into a state."""
-
-    txid: int
-    replay: int
-    state: str
-
-
-def put_in_since(
-    checkpoint: Checkpoint, epoch: Epoch, quarantine: StateTable, tables: Iterable[StateTable]
-) -> PutIn | None:
-    """Return a batch that a checkpoint would try again though its rows are in a state by a replay; None: there is none.
-
-    A replay takes what was left out, or what Spark has marked: the checkpoint was put back, or its attempts are lost.
-    """
-    from pipelines.execution.replays.record import Records
-    from pipelines.execution.replays.work import app_id
-
-    group = checkpoint.folder.name
-    records = checkpoint.attempts().get(f"{group}/{epoch.number}")
-    # Behind the attempts: a stream forgets them once their batches are marked.
-    done = epoch.txid(checkpoint.finished_batches())
-    left_out = {txid for txid, record in records.items() if record.state is BatchState.SKIPPED}
-    kept = {
-        commit.txid: commit.version
-        for commit in (quarantine.history() if quarantine.exists() else ())
-        if commit.kind == POISON and (commit.group, commit.epoch) == (group, epoch.number) and commit.txid is not None
-    }
-    again = {txid: version for txid, version in kept.items() if txid >= done and txid not in left_out}
-    replays = Records(quarantine.path)
-    # Those that were given up without a commit have landed nothing.
-    for replay in replays.all() if again else ():
-        behind = {txid for txid, version in again.items() if replay.versions[NAME] >= version}
-        if not behind or not is_poison(replay.stage) or (replay.finished and not replay.left and not replay.landed):
-            continue
-        rows = replays.rows(replay).select([TXID, GROUP]).to_pylist()
-        taken = {row[TXID] for row in rows if row[GROUP] == group and row[TXID] in behind}
-        for table in tables if taken else ():
-            number = table.opened().transaction_version(app_id(checkpoint.flow, table.name)) if table.exists() else None
-            if number is not None and number >= replay.number and table.name in replay.versions:
-                return PutIn(min(taken), replay.number, table.name)
-    return None
-
-
-def is_poison(stage: str) -> bool:
-    """Return whether rows of a stage are of poison batches."""
-    return stage == POISON_STAGE

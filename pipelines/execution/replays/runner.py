@@ -21,13 +21,14 @@ from pyspark.errors import PySparkException
 
 from pipelines.errors import BatchError, GateError, LockedError, ReadPointError, TrideltaError, UnknownStateError
 from pipelines.execution.batch.group import BatchGroup
-from pipelines.execution.batch.quarantine import NAME, quarantine_writer, table_columns
+from pipelines.execution.batch.quarantine import quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
 from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
-from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
+from pipelines.execution.replays.report import LotReport, ReplayReport
 from pipelines.execution.replays.selection import (
     NUMBER,
     ROWS_AT_ONCE,
@@ -42,8 +43,9 @@ from pipelines.execution.replays.selection import (
     lots,
     stored_rows,
 )
-from pipelines.execution.replays.work import Order, Work, app_id
+from pipelines.execution.replays.work import Order, Work
 from pipelines.graph import nodes
+from pipelines.state.quarantine import NAME
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -166,7 +168,7 @@ class Replayer:
     def _begin(self, record: Record, lot: Lot) -> None:
         for checkpoint in self._held:
             checkpoint.still_held()
-        self._records.begin(record, lot)
+        self._records.begin(record, lot.rows)
 
     def _note(self, work: Work) -> None:
         """Note how far the tables have come: older copies of the states lack rows that are about to be in them alone.
@@ -179,7 +181,7 @@ class Replayer:
 
     def _finish(self, record: Record) -> LotReport:
         """Finish a replay that was cut off: commit what it had not, but for what backfills have counted meanwhile."""
-        lot = self._records.lot(record)
+        lot = Lot(record.stage, record.stream, self._records.rows(record))
         with self._named(lot):
             try:
                 entry = entry_of(self._topology, lot)

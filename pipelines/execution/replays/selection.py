@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from pipelines.bounds import TXID as TXID_LIMIT
 from pipelines.bounds import shown
 from pipelines.errors import DefinitionError, TrideltaError, nearest
-from pipelines.execution.batch.quarantine import BATCH, COLUMNS, NO_TIME, SOURCE
 from pipelines.execution.protocol.groups import spout_groups
 from pipelines.graph import nodes
 from pipelines.graph.nodes import GateNode
 from pipelines.state.literals import literal
+from pipelines.state.quarantine import BATCH, COLUMNS, NO_TIME, SOURCE
 from pipelines.state.schema import ENGINE_COLUMNS, GEN, TXID
 
 if TYPE_CHECKING:

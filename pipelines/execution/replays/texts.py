@@ -17,12 +17,12 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from pipelines.execution.batch.quarantine import MALFORMED, POISON
 from pipelines.execution.replays.selection import NUMBER, Lot, ReplayError, instead
 from pipelines.graph import nodes
 from pipelines.planner.step import REPLAYED
 from pipelines.sources.base import CORRUPT, FILE, ROW_JSON, unmarked
 from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.state.quarantine import MALFORMED, POISON
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:

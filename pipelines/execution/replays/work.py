@@ -17,9 +17,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipelines.execution.batch.accounts import with_hash
 from pipelines.execution.batch.commits import Announced, computed, prepared
 from pipelines.execution.batch.plan_run import Base, PlanRun, Reads, around_own
-from pipelines.execution.batch.quarantine import GROUP, NAME, SOURCE, refused_by_gate, refused_by_source
-from pipelines.execution.replays.counted import Replaced, Row, is_poison, replaced_since
-from pipelines.execution.replays.record import LotReport
+from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
+from pipelines.execution.checkpoint.replay_records import Record, app_id
+from pipelines.execution.replays.counted import Replaced, Row, replaced_since
+from pipelines.execution.replays.report import LotReport
 from pipelines.execution.replays.selection import NUMBER, STORED, Lot, completed, keys_of, stored_rows
 from pipelines.execution.replays.texts import UNREADABLE, check_readable, rows_of_gate, rows_of_source
 from pipelines.execution.report import StateCommit
@@ -29,6 +30,7 @@ from pipelines.planner.step import REPLAYED
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import empty_frame
 from pipelines.state.kinds import MAP
+from pipelines.state.quarantine import GROUP, NAME, SOURCE, is_poison
 from pipelines.state.record import REPLAY, BatchRecord, generation
 from pipelines.state.schema import GEN, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
 from pipelines.state.turns import LateWriterError
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup, Sink
     from pipelines.execution.events.hooks import Listener
-    from pipelines.execution.replays.record import Record
     from pipelines.execution.replays.selection import Entry
     from pipelines.planner.siblings import Siblings
     from pipelines.quality.results import GateResult
@@ -374,8 +375,3 @@ class Work:
 
     def _app_id(self, table: str) -> str:
         return app_id(self._flow, table)
-
-
-def app_id(flow: str, table: str) -> str:
-    """Return the transaction id of replays in a table."""
-    return f"{flow}/{table}/replay"

@@ -25,7 +25,7 @@ from pipelines.execution.batch.commits import Announced, prepared
 from pipelines.execution.batch.deferred_signals import unbroken
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.plan_run import Base, PlanRun, Reads
-from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
+from pipelines.execution.batch.quarantine import of_group, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.events.hooks import Listener
@@ -39,6 +39,7 @@ from pipelines.sources.base import file_key
 from pipelines.spark.arrow_frame import to_arrow
 from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.state.literals import literal
+from pipelines.state.quarantine import NAME
 from pipelines.state.record import SLICE, BatchRecord
 from pipelines.state.schema import NO_SLICE, SLICE_COLUMN, UNSLICED, slice_problem
 from pipelines.state.turns import stream_id

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.execution.batch.quarantine import SOURCE
 from pipelines.execution.replays.selection import NUMBER, Lot, ReplayError, completed
 from pipelines.execution.replays.texts import check_readable, rows_of_source
 from pipelines.graph import nodes
 from pipelines.planner.step import REPLAYED
 from pipelines.sources.base import file_key
 from pipelines.state.literals import literal
+from pipelines.state.quarantine import SOURCE
 from pipelines.state.schema import GEN, NO_SLICE, SLICE_COLUMN, TXID
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from pipelines.execution.batch.driver_windows import DriverWindows, check_place,
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
-from pipelines.execution.batch.quarantine import NAME, table_columns
+from pipelines.execution.batch.quarantine import table_columns
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
@@ -56,6 +56,7 @@ from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
 from pipelines.state.kinds import TRANSACTIONAL
+from pipelines.state.quarantine import NAME
 from pipelines.state.record import BATCH, BatchRecord, CommitRecord
 from pipelines.state.turns import LateWriterError, stream_id
 

@@ -1,4 +1,4 @@
-"""The record of a flow's replays, which lets a killed one be finished, and their report, typed and JSON-able.
+"""The records of a flow's replays, which let a killed one be finished and a checkpoint that was put back be known. No Spark here.
 
 Beside the quarantine, two files per replay: `<flow>.replays/<number>.json` and the rows as `<number>.parquet`. A replay is
 written down before its first commit and marked as done behind its last.
@@ -11,15 +11,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.execution.checkpoint.engine_files import write_json
-from pipelines.execution.replays.selection import Lot
-from pipelines.execution.report import Report, StateCommit
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
+from pipelines.execution.protocol.coordinator import BatchState
+from pipelines.execution.report import Report
 from pipelines.places.location import Location, Place, put_whole
+from pipelines.state.quarantine import GROUP, NAME, is_poison
+from pipelines.state.record import POISON
+from pipelines.state.schema import TXID
 from pipelines.state.turns import LateWriterError
+
+if TYPE_CHECKING:
+    from pipelines.state.table import StateTable
 
 
 @dataclass(frozen=True)
@@ -88,10 +95,10 @@ class Records:
                 needed[name] = min(version, needed.get(name, version))
         return needed
 
-    def begin(self, record: Record, lot: Lot) -> None:
+    def begin(self, record: Record, rows: pa.Table) -> None:
         """Write a replay down: its rows first, so that a record without rows is never there."""
         written = io.BytesIO()
-        pq.write_table(lot.rows, written)
+        pq.write_table(rows, written)
         _put_new(record, self._rows(record.number), written.getvalue())
         _put_new(record, self.folder / f"{record.number}.json", json.dumps(record.to_json()).encode())
 
@@ -100,12 +107,8 @@ class Records:
         done = replace(record, finished=datetime.now(UTC).isoformat(), landed=landed, refused=dict(refused), left=left)
         write_json(self.folder / f"{record.number}.json", done.to_json())
 
-    def lot(self, record: Record) -> Lot:
-        """Return the rows of a replay."""
-        return Lot(record.stage, record.stream, self.rows(record))
-
     def rows(self, record: Record) -> pa.Table:
-        """Return the same as a table: as quarantine held them, with `number`."""
+        """Return the rows of a replay, as quarantine held them, with `number`."""
         return pq.read_table(io.BytesIO(self._rows(record.number).read_bytes()))
 
     def forget(self, before: datetime) -> int:
@@ -144,61 +147,48 @@ def _put_new(record: Record, file: Place, data: bytes) -> None:
         raise LateWriterError(f"quarantine of {flow}", f"replay {record.number}", "another process has begun it")
 
 
-@dataclass(frozen=True)
-class LotReport:
-    """Rows that enter at one place.
+def app_id(flow: str, table: str) -> str:
+    """Return the transaction id of replays in a table."""
+    return f"{flow}/{table}/replay"
 
-    Attributes:
-        stage: `source`, `batch`, or the gate that refused them.
-        stream: of a source or a batch its stream.
-        rows: selected rows by what refused them.
-        number: of the replay; None: nothing was replayed.
-        landed: rows that went through and have left quarantine; filters may have taken them since.
-        counted: rows that have left quarantine because a backfill counts them.
-        refused: rows that were refused again, by what refused them now.
-        left: rows that were left as they are, by why.
-        commits: into the states.
-        hint: what to do about those that were left.
+
+@dataclass(frozen=True)
+class PutIn:
+    """A poison batch of which a replay has put rows into a state."""
+
+    txid: int
+    replay: int
+    state: str
+
+
+def put_in_since(
+    checkpoint: Checkpoint, epoch: Epoch, quarantine: StateTable, tables: Iterable[StateTable]
+) -> PutIn | None:
+    """Return a batch that a checkpoint would try again though its rows are in a state by a replay; None: there is none.
+
+    A replay takes what was left out, or what Spark has marked: the checkpoint was put back, or its attempts are lost.
     """
-
-    stage: str
-    stream: str | None
-    rows: Mapping[str, int]
-    number: int | None = None
-    landed: int = 0
-    counted: int = 0
-    refused: Mapping[str, int] = field(default_factory=dict)
-    left: Mapping[str, int] = field(default_factory=dict)
-    commits: tuple[StateCommit, ...] = ()
-    hint: str = ""
-
-    @property
-    def selected(self) -> int:
-        return sum(self.rows.values())
-
-
-@dataclass(frozen=True)
-class ReplayReport(Report):
-    """A replay: a report a place, in the order of the flow. `resumed`: numbers of replays that were cut off before."""
-
-    flow: str
-    lots: tuple[LotReport, ...] = ()
-    dry_run: bool = False
-    resumed: tuple[int, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def selected(self) -> int:
-        return sum(lot.selected for lot in self.lots)
-
-    @property
-    def landed(self) -> int:
-        return sum(lot.landed for lot in self.lots)
-
-    @property
-    def refused(self) -> int:
-        return sum(sum(lot.refused.values()) for lot in self.lots)
-
-    @property
-    def left(self) -> int:
-        return sum(sum(lot.left.values()) for lot in self.lots)
+    group = checkpoint.folder.name
+    records = checkpoint.attempts().get(f"{group}/{epoch.number}")
+    # Behind the attempts: a stream forgets them once their batches are marked.
+    done = epoch.txid(checkpoint.finished_batches())
+    left_out = {txid for txid, record in records.items() if record.state is BatchState.SKIPPED}
+    kept = {
+        commit.txid: commit.version
+        for commit in (quarantine.history() if quarantine.exists() else ())
+        if commit.kind == POISON and (commit.group, commit.epoch) == (group, epoch.number) and commit.txid is not None
+    }
+    again = {txid: version for txid, version in kept.items() if txid >= done and txid not in left_out}
+    replays = Records(quarantine.path)
+    # Those that were given up without a commit have landed nothing.
+    for replay in replays.all() if again else ():
+        behind = {txid for txid, version in again.items() if replay.versions[NAME] >= version}
+        if not behind or not is_poison(replay.stage) or (replay.finished and not replay.left and not replay.landed):
+            continue
+        rows = replays.rows(replay).select([TXID, GROUP]).to_pylist()
+        taken = {row[TXID] for row in rows if row[GROUP] == group and row[TXID] in behind}
+        for table in tables if taken else ():
+            number = table.opened().transaction_version(app_id(checkpoint.flow, table.name)) if table.exists() else None
+            if number is not None and number >= replay.number and table.name in replay.versions:
+                return PutIn(min(taken), replay.number, table.name)
+    return None
