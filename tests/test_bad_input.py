@@ -172,8 +172,7 @@ def test_fixed_batches_of_another_shape(spark: SparkSession, tmp_path: Path) -> 
             FixedBatches(SCHEMA, [[row]])
         assert caught.value.declared == ("k", "n", "day")
         assert_clear(caught.value)
-    source = FixedBatches(SCHEMA, [[("a", "one", "d")]])
-    source.prepare("rows", tmp_path / "spool")
+    source = FixedBatches(SCHEMA, [[("a", "one", "d")]]).prepare("rows", tmp_path / "spool")
     with pytest.raises(SourceSchemaError) as caught:
         source.check("rows", spark)
     assert_clear(caught.value)

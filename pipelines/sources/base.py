@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote, urlsplit
 
 from pipelines.bounds import BYTES, FILES, required
@@ -96,10 +97,15 @@ class Source(ABC):
 
     # --- before the start -------------------------------------------------------------------------------------------
 
-    def prepare(self, name: str, spool: Place) -> None:  # noqa: B027 (most sources need none of it)
-        """Make ready to be read; `spool` is a folder of the source's own in the lake."""
+    def prepare(self, name: str, spool: Place) -> Self:
+        """Return a copy that is ready to be read in one lake; the source itself is in the topology, which others may run.
 
-    def check(self, name: str, spark: SparkSession) -> None:  # noqa: B027 (as above)
+        Args:
+            spool: a folder of the source's own in the lake.
+        """
+        return copy(self)
+
+    def check(self, name: str, spark: SparkSession) -> None:  # noqa: B027 (most sources need none of it)
         """Refuse before the start what cannot be read at all.
 
         Raises:

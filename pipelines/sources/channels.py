@@ -9,10 +9,11 @@ event's order names its txid.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from deltalake import DeltaTable
 
@@ -110,17 +111,21 @@ class ChannelSource(Source):
     def __repr__(self) -> str:
         return f"channels {', '.join(self.channels)}"
 
-    def locate(self, paths: dict[str, Path]) -> None:
-        """Set where the channels' tables are."""
-        self._paths = paths
+    def locate(self, paths: dict[str, Path]) -> Self:
+        """Return a copy that knows where the channels' tables are."""
+        own = copy(self)
+        own._paths = paths
+        return own
 
-    def start_at(self, start: Start | None, checkpoint: Place | None = None) -> None:
-        """Have the stream leave out what was done before its checkpoint began, and go on where that stands.
+    def start_at(self, start: Start | None, checkpoint: Place | None = None) -> Self:
+        """Return a copy whose stream leaves out what was done before its checkpoint began, and goes on where that stands.
 
         Args:
             checkpoint: Spark's own.
         """
-        self._start, self._checkpoint = start, checkpoint
+        own = copy(self)
+        own._start, own._checkpoint = start, checkpoint
+        return own
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the channels exist."""

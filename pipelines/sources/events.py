@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pipelines.errors import BadNameError
 from pipelines.graph import events
@@ -80,9 +80,10 @@ class EventSource(Source):
     def __repr__(self) -> str:
         return repr(self.inner)
 
-    def prepare(self, name: str, spool: Place) -> None:
-        self._kept = None
-        self.inner.prepare(name, spool)
+    def prepare(self, name: str, spool: Place) -> Self:
+        own = super().prepare(name, spool)
+        own._inner, own._kept = self.inner.prepare(name, spool), None
+        return own
 
     def check(self, name: str, spark: SparkSession) -> None:
         self.inner.check(name, spark)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import reduce
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from pipelines.errors import DefinitionError, MissingPathError, MovedSourceError, SourceError, SourceSchemaError
@@ -155,6 +155,11 @@ class FileSource(StoredSource):
         """The first files that `check` has found, and one whose name Spark cannot read."""
         self._known_in: set[tuple[Place, int]] = set()
         """The checkpoints that were asked: in a run the folder stays."""
+
+    def prepare(self, name: str, spool: Place) -> Self:
+        own = super().prepare(name, spool)
+        own._known_in = set()
+        return own
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the folder exists, and that Spark sees all its files.

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pipelines.errors import SourceSchemaError
 from pipelines.graph.arrow_types import arrow_type
@@ -54,8 +54,10 @@ class FixedBatches(FileSource):
         _check_width("fixed batches", row, len(self.fields), self.fields)
         return tuple(row)
 
-    def prepare(self, name: str, spool: Place) -> None:
-        self.path = stored_path(spool)
+    def prepare(self, name: str, spool: Place) -> Self:
+        own = super().prepare(name, spool)
+        own.path = stored_path(spool)
+        return own
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Lay the batches out; modification times that do not descend keep their order, and names that of one time.

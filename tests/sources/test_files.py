@@ -191,8 +191,7 @@ def test_what_spark_does_not_read_is_not_looked_at(spark: SparkSession, tmp_path
 
 
 def test_fixed_batches_are_files_too(spark: SparkSession, tmp_path: Path) -> None:
-    source = FixedBatches(SCHEMA, [[("a", 1), ("b", None)], [], [{"k": "c"}]])
-    source.prepare("s", tmp_path / "spool")
+    source = FixedBatches(SCHEMA, [[("a", 1), ("b", None)], [], [{"k": "c"}]]).prepare("s", tmp_path / "spool")
     source.check("s", spark)
     streamed = Streamed(spark, source, tmp_path / "checkpoint").run()
     assert streamed.batches == [[("a", 1, None), ("b", None, None)], [], [("c", None, None)]]

@@ -52,6 +52,8 @@ class Entrance:
 
     def __init__(self, spouts: tuple[nodes.SpoutNode, ...]) -> None:
         self.spouts = spouts
+        self._sources: dict[int, Any] = {spout.id: spout.source for spout in spouts}
+        """By spout its source as this group reads it; the spout's own is of the topology, which may run on other lakes."""
         self._schemas: dict[int, StructType] = {}
         self._slices: dict[str, Column] = {}
         self._corrupt: dict[int, Column | None] = {}
@@ -110,12 +112,13 @@ class Entrance:
         """Make each source ready and refuse what cannot be read."""
         self._spark = spark
         begun = Checkpoint(flow, lake.checkpoint_path(flow, group_name(self.spouts))).last_batch() >= 0
-        for channel in self.channels:
-            channel.source.locate({name: lake.channel_path(name) for name in channel.reads})
         for spout in self.spouts:
-            spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
-            spout.source.check(spout.stream, spark)
-            spout.source.check_first(spout.stream, begun=begun)
+            source = spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
+            if isinstance(spout, nodes.ChannelSpoutNode):
+                source = source.locate({name: lake.channel_path(name) for name in spout.reads})
+            self._sources[spout.id] = source
+            source.check(spout.stream, spark)
+            source.check_first(spout.stream, begun=begun)
 
     def start_at(self, start: Start | None, checkpoint: Place) -> None:
         """Set where the stream of a checkpoint reads its channels on from.
@@ -125,7 +128,7 @@ class Entrance:
             checkpoint: Spark's own.
         """
         for channel in self.channels:
-            channel.source.start_at(start, checkpoint)
+            self._sources[channel.id] = self._sources[channel.id].start_at(start, checkpoint)
 
     def check_same(self, checkpoint: Place) -> None:
         """Refuse to go on with a source whose positions mean other rows by now.
@@ -134,7 +137,7 @@ class Entrance:
             checkpoint: Spark's own.
         """
         for index, spout in enumerate(self.spouts):
-            spout.source.check_same(spout.stream, self._spark, checkpoint, index)
+            self._sources[spout.id].check_same(spout.stream, self._spark, checkpoint, index)
 
     def schema(self, spout: nodes.SpoutNode) -> StructType:
         if not isinstance(spout, nodes.ChannelSpoutNode):
@@ -143,7 +146,7 @@ class Entrance:
             return struct_of(spout.schema)
         if spout.id not in self._schemas:
             # Only the channel's table knows the types of its fields, and so only Spark those of the results.
-            frame, _ = spout.source.bounded(self._spark)
+            frame, _ = self._sources[spout.id].bounded(self._spark)
             fields = self._read(spout, frame).schema.fields
             self._schemas[spout.id] = StructType([field for field in fields if field.name not in (CORRUPT, FILE)])
         return self._schemas[spout.id]
@@ -166,7 +169,7 @@ class Entrance:
 
     def _begun(self, spout: nodes.SpoutNode, spark: SparkSession, left_out: frozenset[int]) -> DataFrame:
         """Return a source's own streaming frame, of which windows may be made."""
-        frame: DataFrame = spout.source.stream(spark)
+        frame: DataFrame = self._sources[spout.id].stream(spark)
         return without_batches(named(frame, spout.id), left_out) if self.has_windows else frame
 
     def before_windows(self, spark: SparkSession) -> Frames:
@@ -206,19 +209,19 @@ class Entrance:
         """
         if len(self.spouts) == 1:
             only = self.spouts[0]
-            return {only.id: _of_batch(only.source, batch, files[0], txid)}
+            return {only.id: _of_batch(self._sources[only.id], batch, files[0], txid)}
         frames = {}
         for number, spout in enumerate(self.spouts):
             own = [F.col(f"_source{number}.`{name}`").alias(name) for name in spout.fields]
             rows = batch.where(F.col(SOURCE) == number).select(*own, CORRUPT, FILE)
-            frames[spout.id] = _of_batch(spout.source, rows, files[number], txid)
+            frames[spout.id] = _of_batch(self._sources[spout.id], rows, files[number], txid)
         return frames
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
         """Return all that the sources hold now, by spout, and its positions. Watermark rows are included."""
         frames, positions = {}, frozenset[str]()
         for spout in self.spouts:
-            frame, own = spout.source.bounded(spark)
+            frame, own = self._sources[spout.id].bounded(spark)
             frames[spout.id] = self._read(spout, frame)
             positions |= own
         return frames, positions
@@ -227,7 +230,7 @@ class Entrance:
         """Return how far the clocks of the channels' origins have come, by the words in these frames."""
         clocks: dict[str, int] = {}
         for spout in self.spouts:
-            if not spout.source.tells_time:
+            if not self._sources[spout.id].tells_time:
                 continue
             words = frames[spout.id].where(F.col(events.ID).isNull())
             for row in words.groupBy(events.FROM).agg(F.max(events.CLOCK).alias("clock")).collect():
@@ -255,18 +258,19 @@ class Entrance:
 
     def positions_by_source(self, checkpoint: Place, first: int, last: int) -> list[frozenset[str]]:
         """Return `positions` of each spout's source."""
-        return [spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts)]
+        sources = [self._sources[spout.id] for spout in self.spouts]
+        return [source.positions(checkpoint, first, last, n) for n, source in enumerate(sources)]
 
     def fault(self, error: BaseException) -> TrideltaError | None:
         """Return what an error of Spark's says about one of the sources; None if it says nothing."""
         for spout in self.spouts:
-            fault: TrideltaError | None = spout.source.fault(spout.stream, error)
+            fault: TrideltaError | None = self._sources[spout.id].fault(spout.stream, error)
             if fault is not None:
                 return fault
         return None
 
     def __repr__(self) -> str:
-        return ", ".join(repr(spout.source) for spout in self.spouts)
+        return ", ".join(repr(self._sources[spout.id]) for spout in self.spouts)
 
 
 def _of_batch(source: Source, frame: DataFrame, files: frozenset[str], txid: int) -> DataFrame:
