@@ -222,13 +222,13 @@ def _by_visibility(lake: Lake) -> list[dict[str, Any]]:
 
 def _notices(lake: Lake) -> list[dict[str, Any]]:
     """Count by airport the flights that were an hour late, and those that were announced."""
-    told = Counter(lake.state("long_delay_notices").scan()["origin"].to_pylist())
+    announced = Counter(lake.state("long_delay_notices").scan()["origin"].to_pylist())
     # One scan: two of them need not give the rows in the same order.
     rows = lake.channel("delay_notices__flights__flights").scan()
     pairs = zip(rows["origin"].to_pylist(), rows[events.ID].to_pylist(), strict=True)
     sent = Counter(origin for origin, id_ in pairs if id_ is not None)
     return [
-        {"origin": origin, "an hour late": n, "told": told[origin], "muted": n - told[origin]}
+        {"origin": origin, "an hour late": n, "announced": announced[origin], "muted": n - announced[origin]}
         for origin, n in sorted(sent.items())
     ]
 
@@ -263,7 +263,7 @@ def accounting(lake: Lake) -> None:
         refused = []
     rendering.say(f"\n{committed + len(refused):,} rows: {committed:,} committed, {len(refused):,} in quarantine")
     for rule, rows in Counter(row["rule"] for row in refused).most_common():
-        rendering.say(f"  {rows:,} refused by: {rule}")
+        rendering.say(f"  {rows:,} rejected by: {rule}")
     rendering.say("\nDelta tables:")
     for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):
         rendering.say(f"  {table.path}  (version {table.version()})")

@@ -138,7 +138,7 @@ THRESHOLD = Range(0, 2**40, whole=True)
 LIFETIME_MS = Range(1, 1000 * 2**40, whole=True)
 
 FILES = Range(1, 2**31 - 1, whole=True)
-"""Files a batch: Spark reads an int."""
+"""Files per batch: Spark reads an int."""
 BYTES = Range(1, 2**63 - 1, whole=True)
 
 DAYS = Range(0, 100_000)

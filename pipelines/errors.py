@@ -359,8 +359,8 @@ class ChannelReadersError(TrideltaError):
         super().__init__(
             f'flow "{flow}": query "{query}" is to start over, and what it sends would be counted once more by '
             f"{', '.join(readers)}; nothing was emptied",
-            hint=f"move their checkpoints away, too (checkpoints/{flow}/QUERY), and run the flow again so: all of them begin "
-            "anew; or put the checkpoint back that is missing",
+            hint=f"move their checkpoints away, too (checkpoints/{flow}/QUERY), and run the flow again: all of them start "
+            "over; or put the checkpoint back that is missing",
         )
 
 

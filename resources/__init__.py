@@ -1,6 +1,6 @@
 """Dagster resources: Spark, the lake, deployed flows, the quality checks. Nothing here starts anything before it is used.
 
-Names are loaded when they are asked for: the command line uses this package's words for tables, and needs no Dagster for that.
+Names are loaded when they are asked for, so that a module that needs one of them does not load all.
 """
 
 from typing import TYPE_CHECKING

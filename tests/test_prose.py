@@ -24,7 +24,13 @@ WORDS = re.compile(
     r"\banew\b|\btold\b|\bif not said\b|\bwhatever\b|\bthereof\b|\bas it stands\b|\bof one's own\b|\bin its own words\b",
     re.IGNORECASE,
 )
-"""Words that pages do not use."""
+"""Words that neither pages nor messages use."""
+PER = re.compile(
+    r"\b(?:field|file|row|byte|record|commit|batch|event)(?:e?s)? an? (?:batch|key|second|slice|row)\b", re.IGNORECASE
+)
+"""Nor this, for "per"."""
+IDIOMS = ("told apart",)
+"""What is meant otherwise."""
 
 
 def faulty_docstrings() -> list[str]:
@@ -52,6 +58,26 @@ def _is_no_imperative(word: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -
 
 def test_docstrings_begin_with_a_verb() -> None:
     assert faulty_docstrings() == [], 'begin with a verb in the imperative ("Return", "Check"), not with these words'
+
+
+def faulty_texts() -> list[str]:
+    """List `file:line: words` of the texts in code, docstrings aside, that use banned words: messages, names of columns, help."""
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    faulty = []
+    for path in files:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in alone:
+                continue
+            text = re.sub("|".join(map(re.escape, IDIOMS)), "", node.value)
+            words = [match[0] for rule in (WORDS, PER) for match in rule.finditer(text)]
+            faulty += [f"{path.relative_to(ROOT)}:{node.lineno}: {word}" for word in words]
+    return faulty
+
+
+def test_messages_use_plain_words() -> None:
+    assert faulty_texts() == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

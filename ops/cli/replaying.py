@@ -92,25 +92,25 @@ def show(report: ReplayReport) -> None:
     if report.resumed:
         rendering.say(f"Finished an interrupted replay: {', '.join(map(str, report.resumed))}")
     if not report.dry_run and report.lots:
-        rendering.say(f"{report.landed:,} landed, {report.refused:,} refused again, {report.left:,} left")
+        rendering.say(f"{report.landed:,} landed, {report.refused:,} rejected again, {report.left:,} left")
 
 
 def lines(report: ReplayReport) -> list[dict[str, Any]]:
     """Return the report as flat rows: what there is by rule, or what became of each place."""
     if report.dry_run:
         return [
-            {"refused by": _place(lot.stage, lot.stream), "reason": rule, "rows": rows, "replayable": not lot.left}
+            {"rejected by": _place(lot.stage, lot.stream), "reason": rule, "rows": rows, "replayable": not lot.left}
             for lot in report.lots
             for rule, rows in sorted(lot.rows.items())
         ]
     return [
         {
             "replay": "" if lot.number is None else lot.number,
-            "refused by": _place(lot.stage, lot.stream),
+            "rejected by": _place(lot.stage, lot.stream),
             "rows": lot.selected,
             "landed": lot.landed,
             "counted by a backfill": lot.counted,
-            "refused again": _counts(lot.refused),
+            "rejected again": _counts(lot.refused),
             "left": sum(lot.left.values()),
             "states": ", ".join(f"{commit.state} +{commit.rows:,}" for commit in lot.commits),
         }
@@ -130,10 +130,10 @@ def show_history(name: str, records: list[Record], as_json: bool) -> None:
                 "replay": record.number,
                 "started": record.started[:19].replace("T", " "),
                 "finished": (record.finished or "cut off")[:19].replace("T", " "),
-                "refused by": _place(record.stage, record.stream),
+                "rejected by": _place(record.stage, record.stream),
                 "rows": record.rows,
                 "landed": record.landed,
-                "refused again": _counts(record.refused),
+                "rejected again": _counts(record.refused),
             }
             for record in records
         ],

@@ -39,7 +39,7 @@ _WAIT_AT_MOST = (
 _DRAIN = (
     float | None,
     bounds.WAIT_SECONDS.field(
-        None, description="Seconds that running batches have before they are stopped; 30 if not said."
+        None, description="Seconds that running batches have before they are stopped; 30 by default."
     ),
 )
 

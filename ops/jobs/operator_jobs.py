@@ -215,8 +215,8 @@ def _told(context: dg.OpExecutionContext, report: "ReplayReport") -> dict[str, A
     context.log.info(table)
     for lot in report.lots:
         for why, rows in lot.left.items():
-            context.log.warning(f"{rows:,} rows refused by {lot.stage} are left: {why}\n  Next: {lot.hint}")
-    counts = {"rows": report.selected, "landed": report.landed, "refused again": report.refused, "left": report.left}
+            context.log.warning(f"{rows:,} rows rejected by {lot.stage} are left: {why}\n  Next: {lot.hint}")
+    counts = {"rows": report.selected, "landed": report.landed, "rejected again": report.refused, "left": report.left}
     return {"replay": dg.MetadataValue.md(table), **({} if report.dry_run else counts)}
 
 

@@ -37,7 +37,7 @@ class Retention:
     Attributes:
         state_hours: How far back states stay readable, by txid, version or time.
         channel_hours: Rows of a channel that all its readers have taken; None: as states.
-        quarantine_days: Refused rows.
+        quarantine_days: Rejected rows.
         copies_days: The newest copy of a checkpoint that a repartition made. Older ones go at once.
         replaced_days: Checkpoints that a change of a flow has put aside.
         state_versions: Versions of the windows' state that a query which does not run keeps. Spark keeps 100 itself, but

@@ -148,12 +148,19 @@ logger = logs.logger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 600.0
 """Seconds until a change that has failed is tried again, doubled each time: each trial drains the flow."""
 
-STARTED, CHANGED, STOPPED, DIED, REFUSED, ANEW = "started", "changed", "stopped", "died", "refused", "windows anew"
+STARTED, CHANGED, STOPPED, DIED, REFUSED, ANEW = (
+    "started",
+    "changed",
+    "stopped",
+    "died",
+    "refused",
+    "windows begin empty",
+)
 
 
 @dataclass(frozen=True)
 class Happening:
-    """An event of a flow or a file: `what` is started, changed, stopped, died, refused or windows anew."""
+    """An event of a flow or a file: `what` is started, changed, stopped, died, refused or windows begin empty."""
 
     what: str
     flow: str | None

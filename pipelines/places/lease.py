@@ -69,7 +69,7 @@ class Lease:
         """See that it is still held."""
         late = now() - self._since
         if not self._lost and late > self._seconds * 0.75:
-            self._lost = f"it could not be put anew for {late:.0f} seconds"
+            self._lost = f"it could not be renewed for {late:.0f} seconds"
         if self._lost:
             raise LeaseLostError(self._flow, str(self.file), self._lost)
 

@@ -188,8 +188,8 @@ class StoredSource(Source):
     Args:
         path: the folder.
         schema: DDL of the fields.
-        max_files_per_batch: at most so many files a batch; None: no limit, of a table 1,000 where bytes are not limited either.
-        max_bytes_per_batch: about so many bytes a batch (at least one file).
+        max_files_per_batch: at most so many files per batch; None: no limit, of a table 1,000 where bytes are not limited either.
+        max_bytes_per_batch: about so many bytes per batch (at least one file).
     """
 
     path: str

@@ -37,7 +37,7 @@ class DeltaChangeFeed(StoredSource):
         path: the table's folder.
         schema: DDL of the columns to read, a subset of the table's.
         starting_version: the first commit whose changes are read; None: the whole table, then its changes.
-        max_files_per_batch: at most so many files a batch, a commit's changes undivided; None: 1,000, unless bytes are limited.
+        max_files_per_batch: at most so many files per batch, a commit's changes undivided; None: 1,000, unless bytes are limited.
         max_bytes_per_batch: about so many bytes per batch.
 
     Raises:

@@ -76,7 +76,7 @@ class ChannelSource(Source):
     Args:
         schema: DDL of the events' fields, the union of the edges'; None: as the one channel's table has them.
         names: the fields, where there is no schema.
-        commits_a_batch: at most so many commits of a channel a batch; None: as many as one batch can hold.
+        commits_a_batch: at most so many commits of a channel per batch; None: as many as one batch can hold.
         ticks: whether the clock goes on while nothing comes: a stream then hears the time every second.
     """
 

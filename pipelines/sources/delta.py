@@ -40,7 +40,7 @@ class DeltaTableSource(StoredSource):
     Args:
         path: the table's folder.
         schema: DDL of the columns to read, a subset of the table's.
-        max_files_per_batch: at most so many data files a batch; None: 1,000, unless bytes are limited.
+        max_files_per_batch: at most so many data files per batch; None: 1,000, unless bytes are limited.
         max_bytes_per_batch: about so many bytes per batch.
     """
 

@@ -123,7 +123,7 @@ class FileSource(StoredSource):
     Args:
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
-        max_files_per_batch: at most so many files a batch; None: no limit.
+        max_files_per_batch: at most so many files per batch; None: no limit.
         max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
         options: further options of Spark's reader, of those that say how a record is written (`reader_options`).
 
@@ -587,7 +587,7 @@ class TextFiles(FileSource):
     Args:
         path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
         field: the name of the field.
-        max_files_per_batch: at most so many files a batch; None: no limit.
+        max_files_per_batch: at most so many files per batch; None: no limit.
         max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
         options: further options of Spark's text reader, e.g. `lineSep`, or `encoding="ISO-8859-1"`.
 

@@ -66,7 +66,7 @@ class Kafka(Source):
         value_format: `json` (an object), `text` (UTF-8) or `bytes`.
         starting: where a new flow starts: `earliest`, `latest`, or a time (datetime, or ISO text; UTC if it names no zone).
             A flow that has run goes on where it stopped.
-        max_records_per_batch: at most so many records a batch, over all partitions; None: all that are there.
+        max_records_per_batch: at most so many records per batch, over all partitions; None: all that are there.
         with_fields: further fields of each record: `key` (as text), `topic`, `partition`, `offset`, `timestamp`.
         options: further options of Spark's Kafka source and, with `kafka.` before their names, of Kafka's consumer, e.g.
             `{"kafka.security.protocol": "SASL_SSL"}`. They are never shown. Records of a Kafka transaction that was not

@@ -110,7 +110,7 @@ def _check_values(state: str, shape: Shape, inputs: tuple[str, ...], outputs: tu
         raise FunctionError(
             "state_query",
             f'state "{state}" has the keys {list(shape.keys)}; got the fields {list(inputs)}',
-            hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
+            hint="use MapGet() with one field per key, or SnapshotGet() for a state without keys",
         )
     if len(outputs) > 1 or len(shape.values) > 1:
         require(f"state_query {state}", outputs, shape.values)

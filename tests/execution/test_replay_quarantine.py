@@ -408,7 +408,7 @@ def test_a_slice_whose_quarantine_was_replaced_and_its_states_were_not(shop: Sho
     assert (shop.refused, shop.rows) == ([("high", "most", 7)], Counter({("a", 7): 1, ("a", 1): 1}))
     (lot,) = shop.replay(failing(shop, 9, fails=0))
     assert (lot.number, list(lot.left)) == (
-        None, ['the backfill that refused it did not replace slice "d1" of state "rows"'],
+        None, ['the backfill that rejected it did not replace slice "d1" of state "rows"'],
     )  # fmt: skip
     shop.runtime.backfill(failing(shop, 9, fails=0), ["d1"])
     assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
@@ -774,7 +774,7 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do_instead(shop: Shop, 
     with pytest.raises(ReplayError) as caught:
         shop.runtime.replay_quarantine(build(shop.folder, most=9))
     error = caught.value
-    assert (error.flow, error.rows) == ("shop", 'rows refused by gate "high"')
+    assert (error.flow, error.rows) == ("shop", 'rows rejected by gate "high"')
     assert why in error.problem
     assert "reset" in error.hint
     (lot,) = look(shop.lake, build(shop.folder, most=9), Selection()).lots

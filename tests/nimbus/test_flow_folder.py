@@ -70,7 +70,7 @@ class Place:
 
     def changed(self, *, anew: bool) -> list[tuple[str, str | None]]:
         """Return what a change tells; on a channel an operation whose windows begin empty is not told by itself."""
-        return [("windows anew", "f")] * (anew and self.windows == "batch") + [("changed", "f")]
+        return [("windows begin empty", "f")] * (anew and self.windows == "batch") + [("changed", "f")]
 
     def remove(self, name: str) -> list[tuple[str, str | None]]:
         (self._flows / f"{name}.yaml").unlink()
@@ -180,7 +180,7 @@ def test_windows_that_are_added_begin_anew_where_the_query_stopped(place: Place)
     place.events([4, 5], 11)  # they wait for the clock, and are taken over
 
     happened = place.write(RUNNING_SUM + LATEST.replace("COUNT", "1") + "      - persist: sums\n", delay=5)
-    assert happened == [("windows anew", "f"), ("changed", "f")]
+    assert happened == [("windows begin empty", "f"), ("changed", "f")]
     place.events([100], 30)
     # In the batch the sums that were there go on; Spark takes a checkpoint for one number of operations alone.
     anew = {"batch": [(16, 4), (20, 5), (25, 6)], "channels": [(10, 1), (14, 2), (19, 3)]}[place.windows]
@@ -244,7 +244,7 @@ def test_a_stream_that_gets_another_feeder_reads_both(place: Place) -> None:
     place.write(one)
     place.await_rows("all", [1, 2], "v")
     place.events([3, 53, 4], 10)
-    assert place.write(two) == [("windows anew", "f"), ("changed", "f")]
+    assert place.write(two) == [("windows begin empty", "f"), ("changed", "f")]
     place.events([5, 55], 20)
     place.events([6, 56], 21)
     place.await_rows("all", [1, 2, 3, 53, 4, 5, 6, 55, 56], "v")

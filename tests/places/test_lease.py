@@ -167,7 +167,7 @@ def test_without_the_store_it_is_lost_before_another_may_take_it(
 def test_a_host_that_has_slept_notices(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     with held(file, "f", 0.0, seconds=200.0) as mine:
         monkeypatch.setattr(time, "clock_gettime", lambda _, told=time.clock_gettime: told(_) + 3600.0)
-        with pytest.raises(LeaseLostError, match="could not be put anew for 3600 seconds"):
+        with pytest.raises(LeaseLostError, match="could not be renewed for 3600 seconds"):
             mine.check()
 
 

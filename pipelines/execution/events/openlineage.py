@@ -126,7 +126,7 @@ class LineageRun:
             try:
                 _client().emit(self._event(kind, error))
             except Exception as problem:
-                logger.warning("lineage not told", flow=self._group.topology.name, kind=kind, reason=str(problem))
+                logger.warning("lineage not reported", flow=self._group.topology.name, kind=kind, reason=str(problem))
 
     # --- the event --------------------------------------------------------------------------------------------------
 

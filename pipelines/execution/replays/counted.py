@@ -147,11 +147,11 @@ class Counted:
     def _of_backfill(self, row: Row) -> str | None:
         judged = self._quarantine.replaced.get(row.stored)
         if judged is None:
-            return "the log no longer says which backfill refused it"
+            return "the log no longer says which backfill rejected it"
         for name, ledger in self._states.items():
             replaced = ledger.replaced.get(row.slice)
             if replaced is None or replaced < judged:
-                return f'the backfill that refused it did not replace slice "{row.slice}" of state "{name}"'
+                return f'the backfill that rejected it did not replace slice "{row.slice}" of state "{name}"'
             if ledger.reset is not None and ledger.reset >= judged:
                 return f'state "{name}" was emptied since'
         return None

@@ -93,7 +93,7 @@ class Lot:
     def what(self) -> str:
         """Return the lot in words, for messages."""
         place = {SOURCE: f'refused at source "{self.stream}"', BATCH: f'of poison batches of "{self.stream}"'}
-        return "rows " + place.get(self.stage, f'refused by gate "{self.stage}"')
+        return "rows " + place.get(self.stage, f'rejected by gate "{self.stage}"')
 
     def only(self, numbers: set[int]) -> Lot:
         """Return the lot with the rows of these numbers alone."""

@@ -1,4 +1,4 @@
-"""Quarantined texts, read as rows again: by the fields of today, or by the source's own reader."""
+"""Quarantined texts, read as rows again: by the current schema, or by the source's own reader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
 
 UNREADABLE = "_unreadable"
-"""boolean: whether a text is not what the fields of today would be written as."""
+"""boolean: whether the stored text no longer matches the current schema."""
 _VALUE, _RECORD = "_value", "_record"
 
 

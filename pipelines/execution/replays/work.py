@@ -139,7 +139,7 @@ def _nothing(group: BatchGroup, spout: nodes.SpoutNode) -> DataFrame:
 
 
 Numbers = frozenset[int]
-REFUSED_SINCE = "a backfill has refused them anew since"
+REFUSED_SINCE = "a backfill has rejected them again since"
 
 
 @dataclass(frozen=True)

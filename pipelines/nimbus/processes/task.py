@@ -98,7 +98,7 @@ WINDOWS_ANEW, EVENTS_WAIT = "WINDOWS_ANEW", "EVENTS_WAIT"
 
 def anew_reason(query: str) -> str:
     """Say why windows restart empty."""
-    return f"windows of {query} start anew: their number, or the channels that it reads, have changed"
+    return f"windows of {query} begin empty: their number, or the channels that it reads, have changed"
 
 
 def waiting_reason(query: str, count: int) -> str:
@@ -309,7 +309,7 @@ class Task(threading.Thread):
             self._application.registry.tell(self.flow, EVENTS_WAIT, {"reason": reason})
 
     def _windows_anew(self, reason: str) -> None:
-        self._told("windows anew", reason)
+        self._told("windows begin empty", reason)
         self._application.registry.tell(self.flow, WINDOWS_ANEW, {"reason": reason})
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
@@ -452,7 +452,7 @@ class Task(threading.Thread):
             if self._failures == 1:
                 self._application.registry.tell(self.flow, "TASK_FAILED", detail)
         except RegistryError as problem:
-            logger.warning("failure not told", reason=str(problem))
+            logger.warning("failure not reported", reason=str(problem))
         self.figures.failed(named(error))
         until = time.monotonic() + pause
         while time.monotonic() < until and self._wanted.is_set():

@@ -86,7 +86,7 @@ class Registry:
         with self._store.write() as connection:
             row = self._changeable(connection, name, "UPDATE")
             if seen is not None and (row.serial, row.version) != (seen.serial, seen.version.number):
-                problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted anew"
+                problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted again"
                 raise VersionError(name, seen.version.number, problem, row.version)
             check_content(name, content)
             return self._new_version(connection, row, content, "UPDATE", said or Request(), before=row.version)

@@ -56,7 +56,7 @@ _TASK = (
     _Figure("rows", "Rows read from the sources since the worker started the query.", lambda task: task.rows, True),
     _Figure("quarantined", "Rows that gates and readers sent to quarantine.", lambda task: task.quarantined, True),
     _Figure("restarts", "Starts of the query after a failure.", lambda task: task.restarts, True),
-    _Figure("rows_per_second", "Rows a second over the last batches.", lambda task: task.rows_per_second),
+    _Figure("rows_per_second", "Rows per second over the last batches.", lambda task: task.rows_per_second),
     _Figure("batch_seconds", "Seconds that the last batch took.", lambda task: task.batch_seconds),
     _Figure("trigger_seconds", "Seconds from the begin of one batch to the next.", lambda task: task.trigger_seconds),
     _Figure(

@@ -96,7 +96,7 @@ def check_columns(
         raise FunctionError(
             "state_query",
             f"{state} has the keys {list(keys)}; got the fields {list(node.inputs)}",
-            hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
+            hint="use MapGet() with one field per key, or SnapshotGet() for a state without keys",
         )
     else:
         check_meeting(
