@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipelines.trident import TridentTopology
 
 
-def tidied(
+def run_round(
     lake: Lake,
     settings: FlowSettings,
     kept: Retention,
@@ -33,7 +33,7 @@ def tidied(
     compacts: bool = False,
     compacts_files: bool = False,
 ) -> HousekeepingReport:
-    """Tidy a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
+    """Clean up a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
 
     Args:
         dry_run: Change nothing; count what would go.

@@ -212,7 +212,7 @@ def test_odd_folders_do_not_stop_tidy(tmp_path: Path) -> None:
     damaged.mkdir(parents=True)
     (damaged / "00000000000000000000.json").write_text("{not json")
     assert lake.states() == ["damaged", "empty_log", "foreign"]
-    report = housekeeping.tidied(lake, FlowSettings(tmp_path), Retention(), compacts=True)
+    report = housekeeping.run_round(lake, FlowSettings(tmp_path), Retention(), compacts=True)
     assert {one.what for one in report.things} >= {"state of windows", "copies of checkpoints", "replaced checkpoints"}
 
 

@@ -110,13 +110,13 @@ def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
         dry_run = chosen.pop("dry_run")
         with plain_failures():
             kept = Retention.from_environment(**chosen)
-            report = housekeeping_round.tidied(lake.lake(), settings, kept, dry_run=dry_run, compacts_files=True)
+            report = housekeeping_round.run_round(lake.lake(), settings, kept, dry_run=dry_run, compacts_files=True)
         rows = housekeeping_round.lines(report)
         for note in report.notes:
             context.log.warning(note)
         context.add_output_metadata(
             {
-                "tidied": dg.MetadataValue.md(markdown.table(list(rows[0]), rows)),
+                "housekeeping": dg.MetadataValue.md(markdown.table(list(rows[0]), rows)),
                 "removed": report.removed,
                 "bytes": report.bytes,
                 "dry_run": report.dry_run,

@@ -221,7 +221,7 @@ COMMANDS = (
     ("versions", "flights"),
     ("logs", "flights", "-n", "3", "--level", "info"),
     ("top", "--once", "--seconds", "1"),
-    ("tidy", "--dry-run"),
+    ("housekeeping", "--dry-run"),
     ("new", "mine", "--yaml", "--into", "place"),
     ("replay-quarantine", "flights", "--txids", "1-4", "--reason", "x", "--dry-run"),
 )  # fmt: skip
@@ -292,7 +292,7 @@ def test_environments(inputs: Iterable[int], there: Path, monkeypatch: pytest.Mo
         with monkeypatch.context() as patched:
             for name, value in chosen.items():
                 patched.setenv(name, value)
-            fault = told(dice.choice((["status"], ["tidy", "--dry-run"], ["state", "counts"], ["supervisor"])))
+            fault = told(dice.choice((["status"], ["housekeeping", "--dry-run"], ["state", "counts"], ["supervisor"])))
         return f"{chosen}: {fault}" if fault else None
 
     judged(inputs, judge)

@@ -179,7 +179,7 @@ def test_modules_of_flows_that_are_none(text: str, told: str, tmp_path: Path, mo
     assert "flights" in done.stdout
     assert run("plan", "flights").exit_code == 0
     assert run("plan", "elsewhere").exit_code == 1
-    assert json.loads(run("tidy", "--json").stdout)["things"]
+    assert json.loads(run("housekeeping", "--json").stdout)["things"]
 
 
 @pytest.mark.parametrize("names", [".", "..x", "a b", "sys.exit", "os.path", "é", "-"])

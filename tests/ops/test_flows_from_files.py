@@ -98,7 +98,7 @@ def test_who_only_looks_makes_no_tables(home: Path) -> None:
     registry.parent.mkdir(parents=True)
     registry.touch()
     assert "UnknownFlowError" in run("skip", "orders", "0", code=1).stderr
-    run("tidy", "--dry-run")
+    run("housekeeping", "--dry-run")
     with closing(sqlite3.connect(registry)) as database:
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == []
 
@@ -115,13 +115,13 @@ def test_housekeeping_compacts_what_was_deployed_from_a_file(
     monkeypatch.setattr("pipelines.maintenance.run_housekeeping", rounds)
     monkeypatch.setattr("pipelines.maintenance.housekeeping.flows_in", lambda _: ["flights", "orders", "unknown"])
     lake, settings, kept = Lake(home / "lake"), FlowSettings(home), Retention(run_days=None)
-    housekeeping.tidied(lake, settings, kept, compacts=True)
+    housekeeping.run_round(lake, settings, kept, compacts=True)
     assert [getattr(flow, "name", flow) for flow in got] == ["flights", "orders", "unknown"]
     assert [isinstance(flow, str) for flow in got] == [False, False, True]
     got.clear()
     # By Dagster, whose job has a step for each of the catalog's flows.
-    housekeeping.tidied(lake, settings, kept, compacts_files=True)
+    housekeeping.run_round(lake, settings, kept, compacts_files=True)
     assert [flow.name for flow in got] == ["orders"]
     got.clear()
-    housekeeping.tidied(lake, settings, kept)
+    housekeeping.run_round(lake, settings, kept)
     assert got == []

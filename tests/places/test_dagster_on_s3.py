@@ -62,7 +62,7 @@ def test_a_catch_up_and_a_backfill(
     asked = CliRunner().invoke(app, ["state", "lines", "--key", "line=b", "--json"])
     assert asked.exit_code == 0, asked.output
     assert json.loads(asked.stdout) == [{"line": "b", "trips": 1, "n_sum": 4, "n_avg": 4.0}]
-    tidied = CliRunner().invoke(app, ["tidy", "--json"])
+    tidied = CliRunner().invoke(app, ["housekeeping", "--json"])
     assert tidied.exit_code == 0, tidied.output
     assert {thing["what"]: thing["note"] for thing in json.loads(tidied.stdout)["things"]}["tables of trips"] == ""
     assert not (settings.home / "lake").exists()

@@ -1,4 +1,4 @@
-"""`tridelta tidy`, the op of the compaction job, and Dagster's runs."""
+"""`tridelta housekeeping`, the op of the compaction job, and Dagster's runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from ops.cli import app as cli
 from ops.cli.app import app
-from ops.housekeeping import remove_runs, tidied
+from ops.housekeeping import remove_runs, run_round
 from ops.jobs.compaction import checkpoint_compaction_job, housekeeping_op
 from pipelines.catalog import FlowSettings
 from pipelines.errors import TrideltaError
@@ -40,10 +40,10 @@ def test_a_dry_run_counts_and_a_run_removes(home: Path) -> None:
     state, log = SmallState(home / "lake"), _old_log(home)
     for n in range(3):
         state.batch([("d", "a", 0, n)])
-    counted = json.loads(CliRunner().invoke(app, ["tidy", "--dry-run", "--json"]).stdout)
+    counted = json.loads(CliRunner().invoke(app, ["housekeeping", "--dry-run", "--json"]).stdout)
     assert (counted["dry_run"], counted["removed"], counted["compactions"]) == (True, 1, [])
     assert log.exists()
-    done = CliRunner().invoke(app, ["tidy"])
+    done = CliRunner().invoke(app, ["housekeeping"])
     assert done.exit_code == 0, done.output
     assert "tables of shop" in done.stdout
     assert not log.exists()
@@ -51,9 +51,16 @@ def test_a_dry_run_counts_and_a_run_removes(home: Path) -> None:
     assert not (home / "nimbus" / "registry.db").exists()
 
 
+def test_the_former_name_is_an_alias_that_help_does_not_list(home: Path) -> None:
+    done = CliRunner().invoke(app, ["tidy", "--dry-run", "--json"])
+    assert json.loads(done.stdout)["dry_run"]
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    assert ("housekeeping" in shown, "tidy" in shown) == (True, False)
+
+
 def test_a_wrong_retention_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDELTA_KEEP_LOG_DAYS", "long")
-    done = CliRunner().invoke(app, ["tidy"])
+    done = CliRunner().invoke(app, ["housekeeping"])
     assert done.exit_code == 1
     assert "TRIDELTA_KEEP_LOG_DAYS" in done.stderr
 
@@ -63,14 +70,14 @@ def test_the_registry_is_tidied_where_there_is_one(home: Path) -> None:
     from pipelines.nimbus.settings import registry_url
 
     Store(registry_url()).close()
-    report = tidied(Lake(home / "lake"), FlowSettings(home), Retention())
+    report = run_round(Lake(home / "lake"), FlowSettings(home), Retention())
     assert "registry" in {one.what for one in report.things}
 
 
 def test_logs_are_removed_where_they_are_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(home / "var"))
     elsewhere, log = _old_log(home), _old_log(home, "var")
-    tidied(Lake(home / "lake"), FlowSettings(home), Retention())
+    run_round(Lake(home / "lake"), FlowSettings(home), Retention())
     assert (elsewhere.exists(), log.exists()) == (True, False)
 
 
@@ -90,7 +97,7 @@ def test_the_op_tells_what_it_did(home: Path) -> None:
     (event,) = [one for one in result.all_events if one.event_type_value == "STEP_OUTPUT"]
     told = event.step_output_data.metadata
     assert (told["removed"].value, told["dry_run"].value) == (1, False)
-    assert "worker logs" in str(told["tidied"].value)
+    assert "worker logs" in str(told["housekeeping"].value)
     assert not log.exists()
 
 

@@ -1,4 +1,4 @@
-"""`tridelta tidy`: one round of housekeeping over everything that grows."""
+"""`tridelta housekeeping`: one round of housekeeping over everything that grows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops import housekeeping
+from ops import housekeeping as rounds
 from ops.cli import rendering
 from ops.cli.parts import AsJson, answer, opened_lake, verb
 from pipelines.catalog import FlowSettings
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 @verb(app)
-def tidy(
+def housekeeping(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; count what would be removed.")] = False,
     compact: Annotated[
         bool, typer.Option(help="Compact the tables of all flows, too; for large ones use `tridelta compact FLOW`.")
@@ -31,8 +31,8 @@ def tidy(
     """
     from pipelines.maintenance import Retention
 
-    with rendering.waiting("tidying", as_json):
-        report = housekeeping.tidied(
+    with rendering.waiting("housekeeping", as_json):
+        report = rounds.run_round(
             opened_lake(),
             FlowSettings.from_environment(),
             Retention.from_environment(),
@@ -42,8 +42,12 @@ def tidy(
     answer(as_json, report.to_json(), lambda: show(report))
 
 
+# The former name; it goes with version 0.3.
+app.command("tidy", hidden=True)(housekeeping)
+
+
 def show(report: HousekeepingReport) -> None:
     """Print one line per thing that grows."""
-    rendering.rows("what would go" if report.dry_run else "tidied", housekeeping.lines(report))
+    rendering.rows("what would go" if report.dry_run else "housekeeping", rounds.lines(report))
     verb = "would go" if report.dry_run else "removed"
     rendering.say(f"{report.removed:,} {verb}, {report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")
