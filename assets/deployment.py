@@ -84,7 +84,7 @@ RUNS_WITHIN = 180.0
 
 
 class DeploymentConfig(dg.Config):
-    """How to deploy. What is not said stays as it is in a flow that is deployed already."""
+    """The settings of a deployment. What is not said stays as it is in a flow that is deployed already."""
 
     trigger_seconds: float | None = bounds.TRIGGER_SECONDS.field(
         None, description="How often a batch begins, in seconds; 5 if new."

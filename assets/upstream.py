@@ -41,7 +41,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Partitions:
-    """What Dagster says of an asset's partitions. `failed` and `running` are those whose latest run failed, or is not over."""
+    """The partitions of an asset in Dagster. `failed` and `running` are those whose latest run failed, or is not over."""
 
     materialized: frozenset[str]
     failed: frozenset[str]

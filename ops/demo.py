@@ -38,13 +38,13 @@ DAYS = 365
 
 @dataclass
 class Clock:
-    """How long each phase took."""
+    """The time that each phase took."""
 
     phases: list[dict[str, Any]] = field(default_factory=list)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time the block."""
+        """Measure the time of the block."""
         started = time.monotonic()
         yield
         self.add(name, time.monotonic() - started)

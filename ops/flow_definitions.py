@@ -50,7 +50,7 @@ def slices_job(flow: FlowAssets) -> UnresolvedAssetJobDefinition:
 
 
 class FlowSchedules(dg.Model):
-    """When a flow runs by itself, as cron expressions; null: never."""
+    """The times at which a flow runs by itself, as cron expressions; null: never."""
 
     catch_up: str | None = Field(default=CATCH_UP_EVERY, description="Check for new files, and run them.")
     slices: str | None = Field(

@@ -56,7 +56,7 @@ class Range:
             raise OutOfBoundsError(f"must be {self}, not {shown(given)}") from None
 
     def field(self, default: Any = ..., *, description: str | None = None) -> Any:
-        """pydantic's field with these limits, for models and forms."""
+        """Return pydantic's field with these limits, for models and forms."""
         from pydantic import Field
 
         finite: dict[str, Any] = {} if self.whole else {"allow_inf_nan": False}
@@ -156,7 +156,7 @@ SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 
 
 def choice(given: object, choices: tuple[str, ...]) -> str:
-    """One of several words."""
+    """Check that a value is one of several words, and return it."""
     if not isinstance(given, str) or given not in choices:
         raise OutOfBoundsError(f"must be one of {', '.join(choices)}, not {shown(given)}")
     return given

@@ -1,4 +1,4 @@
-"""What an error comes from, by the types of its causes: a text may hold what a record says, a type cannot.
+"""The causes of an error, by their types: a text may hold what a record says, a type cannot.
 
 An error of Spark's has a chain of Java exceptions, whose classes and own messages py4j gives. Where the JVM that asks lacks a
 class there is only what Spark says of the lost task; there the class stands before anything that a record can say.

@@ -121,7 +121,7 @@ def _shown(ddl: str) -> str:
 
 
 def _fault(ddl: str, said: str) -> str:
-    """The column of a schema that the parser stumbles over, in plain words; else what it said."""
+    """Return the column of a schema that the parser stumbles over, in plain words; else what it said."""
     import sqlglot
 
     from pipelines.sql_parser import BoundedSpark, EndlessTextError
@@ -180,5 +180,5 @@ def _says_more(tree: Expr) -> bool:
 
 
 def _lower(sql_type: str) -> str:
-    """A type in small letters, but for the names of the fields in a struct."""
+    """Return a type in small letters, but for the names of the fields in a struct."""
     return re.sub(r"(`[^`]*`|\w+\s*:)|\w+", lambda match: match[1] or match[0].lower(), sql_type)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`' (did you mean "x"?)'` for the closest known name, or an empty string."""
+    """Return `' (did you mean "x"?)'` for the closest known name, or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f' (did you mean "{matches[0]}"?)' if matches else ""
 
@@ -248,7 +248,7 @@ class MissingPathError(SourceError):
 
 
 class SourceSchemaError(SourceError):
-    """What lies at the source's path does not fit the declared schema."""
+    """The data at the source's path does not fit the declared schema."""
 
     def __init__(self, source: str, path: str, problem: str, declared: Sequence[str], seen: Sequence[str]) -> None:
         self.source, self.path, self.problem = source, path, problem

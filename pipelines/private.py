@@ -172,7 +172,7 @@ def resolved(name: str, value: str) -> str:
 
 
 def spark_values(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Spark settings as Spark takes them: texts, with each secret in place of its reference."""
+    """Return Spark settings as Spark takes them: texts, with each secret in place of its reference."""
     return {name: resolved(name, str(value)) if is_secret(name) else str(value) for name, value in settings.items()}
 
 
@@ -184,14 +184,14 @@ def private_folder(folder: Path) -> Path:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open(opener=)`: a file of this user's alone."""
+    """Open a file of this user's alone, for `open(opener=)`."""
     descriptor = os.open(path, flags, FILE_MODE)
     _only_ours(descriptor, FILE_MODE)
     return descriptor
 
 
 def ordinary_opener(path: str, flags: int) -> int:
-    """For `open(opener=)`: an ordinary file. A pipe is not waited for."""
+    """Open an ordinary file, for `open(opener=)`. A pipe is not waited for."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

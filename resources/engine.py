@@ -113,7 +113,7 @@ class NimbusResource(dg.ConfigurableResource):
     """The lake; empty: that of TRIDELTA_HOME."""
 
     def nimbus(self, *, migrate: bool = True) -> Nimbus:
-        """Nimbus, open; to be closed, best by `with`.
+        """Open Nimbus; to be closed, best by `with`.
 
         Args:
             migrate: As of `Nimbus`.

@@ -16,7 +16,7 @@ _NO_WIDTH = "\u2060"
 
 
 def escaped(text: str) -> str:
-    """Text that a page shows as it is: nothing of it becomes markup, an image, a link, or a cell of its own."""
+    """Return text that a page shows as it is: nothing of it becomes markup, an image, a link, or a cell of its own."""
     return _ADDRESS.sub(_NO_WIDTH, _MARKUP.sub(lambda match: f"&#{ord(match[0])};", printable(text)))
 
 

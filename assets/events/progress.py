@@ -62,7 +62,7 @@ SETTLES_SECONDS = RUNS_WITHIN + 20.0
 
 @dataclass
 class SeenFlow:
-    """What was reported of a flow.
+    """The state of a flow as it was reported.
 
     Attributes:
         id: The submission; another one begins again.

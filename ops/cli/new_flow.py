@@ -37,7 +37,7 @@ class NewFlowError(TrideltaError):
 
 @dataclass(frozen=True)
 class Written:
-    """What was written, and where. `table` is what the flow writes; `gathers` whether its package finds it by itself."""
+    """A written file, and its place. `table` is what the flow writes; `gathers` whether its package finds it by itself."""
 
     flow: str
     kind: str

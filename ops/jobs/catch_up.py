@@ -18,7 +18,7 @@ MAX_RUNTIME_SECONDS = 6 * 3600
 
 
 class CatchUpConfig(dg.Config):
-    """How to catch up."""
+    """The settings of a catch-up."""
 
     on_fresh_checkpoint: str = "refuse"
     """If the checkpoint is missing but the states are there: `refuse`, `continue` or `reset`."""

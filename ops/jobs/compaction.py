@@ -22,7 +22,7 @@ COMPACTIONS = 20
 
 
 class CompactionConfig(dg.Config):
-    """How to compact. Empty: as TRIDELTA_KEEP_<NAME> says, else the default of docs/maintenance.md."""
+    """The settings of a compaction. Empty: as TRIDELTA_KEEP_<NAME> says, else the default of docs/maintenance.md."""
 
     retention_hours: float | None = None
     """How far back a state can be read afterwards (by txid, version or time)."""
@@ -75,7 +75,7 @@ def _observed(instance: dg.DagsterInstance, key: dg.AssetKey, row: Mapping[str, 
 
 
 class HousekeepingConfig(dg.Config):
-    """How long things stay. Empty: as TRIDELTA_KEEP_<NAME> says, else the default of docs/maintenance.md."""
+    """The ages up to which things stay. Empty: as TRIDELTA_KEEP_<NAME> says, else the default of docs/maintenance.md."""
 
     quarantine_days: float | None = None
     """Rejected rows."""

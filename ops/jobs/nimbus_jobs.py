@@ -264,14 +264,14 @@ def _again(nimbus: "Nimbus", seen: "FlowStatus", seconds: float) -> "FlowStatus"
 
 
 def _observed(context: dg.OpExecutionContext, seen: "FlowStatus") -> dict[str, Any]:
-    """The flow as the job leaves it: at its asset, and at the step."""
+    """Report the flow as the job leaves it: at its asset, and at the step."""
     metadata = deployment_metadata(seen)
     context.log_event(dg.AssetObservation(deployment_key(seen.name), metadata=metadata))
     return metadata
 
 
 def _renewed(context: dg.OpExecutionContext, seen: "FlowStatus", code: str) -> dict[str, Any]:
-    """The flow as the job has made it again: its asset is as up to date as if it had been run itself."""
+    """Report the flow as the job has made it again: its asset is as up to date as if it had been run itself."""
     metadata = deployment_metadata(seen)
     context.log_event(registered(seen.name, seen))
     context.log_event(

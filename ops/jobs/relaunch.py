@@ -227,7 +227,7 @@ TAG = "relaunch_slices"
 
 
 class RelaunchConfig(dg.Config):
-    """Which slices to look at, and how many to make again."""
+    """The slices to look at, and how many to make again."""
 
     flows: list[str] = Field([], description="The flows; empty: all that have slices.")
     first: str = Field("", description=f"The first day (2013-01-31); empty: {DAYS_BACK} days before the last.")

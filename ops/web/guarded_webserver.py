@@ -93,7 +93,7 @@ class WebGuard:
 
 
 def _refused_query(method: str, headers: Mapping[str, list[str]]) -> str | None:
-    """Dagster runs mutations by GET, and takes what a form can send."""
+    """Return why a query is refused: Dagster runs mutations by GET, and takes what a form can send."""
     if method in _SAFE_METHODS:
         # The page to write queries in; with that in its `Accept`, Dagster runs nothing.
         reads_page = method == "GET" and any("text/html" in value for value in headers.get("accept", [])[:1])

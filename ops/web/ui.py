@@ -36,7 +36,7 @@ class PortTakenError(TrideltaError):
 
 
 def prepare_home(settings: FlowSettings) -> Path:
-    """DAGSTER_HOME with the project's dagster.yaml in it; returns the folder.
+    """Prepare DAGSTER_HOME with the project's dagster.yaml in it; return the folder.
 
     One that names a storage is a cluster's (`deploy/dagster.yaml`), and stays: with ours its runs and cursors would seem lost.
     """

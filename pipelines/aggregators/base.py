@@ -21,7 +21,7 @@ Total = Callable[[str, str], str]
 
 
 def plain_total(numbers: str, part: str) -> str:
-    """DataFusion's own sum, which takes integers round the corner."""
+    """Return DataFusion's own sum, which takes integers round the corner."""
     return f"sum({numbers})"
 
 
@@ -105,7 +105,7 @@ class CombinerAggregator(Parts):
         self._take({"init": init, "combine": combine, "zero": zero}, returns, field, output)
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Two partial values as one; None is the value of nothing (Trident rules 1.3)."""
+        """Merge two partial values; None is the value of nothing (Trident rules 1.3)."""
         if a is None or b is None:
             return b if a is None else a
         return self.combine(a, b)
@@ -206,7 +206,7 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
 
     @abstractmethod
     def combine(self, a: Any, b: Any) -> Any:
-        """Two values as one."""
+        """Combine two values."""
 
     @abstractmethod
     def zero(self) -> Any:
@@ -225,7 +225,7 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
         return value
 
     def result_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
-        """SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees.
+        """Return SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees.
 
         Args:
             total: how numbers are added up, where they are.
@@ -235,7 +235,7 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
 
     @abstractmethod
     def fold_sql(self, column: str, total: Total = plain_total, kind: pa.DataType | None = None) -> str:
-        """SQL (DataFusion's) that folds the stored partial values of a column into one partial value.
+        """Return SQL (DataFusion's) that folds the stored partial values of a column into one partial value.
 
         Args:
             total: how numbers are added up, where they are.

@@ -49,7 +49,7 @@ def emitted(label: str, given: Any, width: int) -> list[Row]:
 
 
 def row_of(label: str, item: Any, width: int) -> Row:
-    """One row as a tuple."""
+    """Return one row as a tuple."""
     row = item if isinstance(item, tuple) else tuple(item) if width > 1 and isinstance(item, list) else (item,)
     if len(row) != width:
         raise FunctionError(label, f"gives {len(row)} value(s) for {width} field(s): {item!r}")

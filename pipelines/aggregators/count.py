@@ -33,7 +33,7 @@ class Count(AddedUp, EventAggregator):
         return [(self.named, "bigint")]
 
     def check(self) -> None:
-        """It needs no field."""
+        """Accept: it needs no field."""
 
     def init(self, *values: Any) -> int:
         return int(self.field is None or values[0] is not None)

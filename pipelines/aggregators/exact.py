@@ -16,7 +16,7 @@ _PENDING: Final = 200
 
 
 def plus(a: Any, b: Any) -> Any:
-    """Two numbers as one; of decimals exactly, where Python's own addition keeps 28 digits."""
+    """Add two numbers; decimals exactly, where Python's own addition keeps 28 digits."""
     if not isinstance(a, Decimal) and not isinstance(b, Decimal):
         return a + b
     return _DECIMALS.add(Decimal(a), Decimal(b))
@@ -123,7 +123,7 @@ class ExactSum:
         return floats
 
     def save(self) -> list[Any]:
-        """Plain data."""
+        """Return plain data."""
         self.parts = shortened(self.parts)
         return [self.whole, self.floats, self.parts, self.decimals, self.fraction, self.special]
 

@@ -72,7 +72,7 @@ class Max(Min):
 
 
 def _end_of_floats(column: str, *, greatest: bool) -> str:
-    """SQL as Spark orders floats: NaN is the greatest.
+    """Return SQL that orders floats as Spark does: NaN is the greatest.
 
     Where rows are grouped DataFusion starts at the greatest or least finite number, and is right with NaN by chance.
     """

@@ -209,7 +209,7 @@ class Tally(Accumulator):
 
 
 def _identity(value: Any) -> Any:
-    """What is equal where `order_key` is: the value itself where that holds for it."""
+    """Return a value that is equal where `order_key` is: the value itself where that holds for it."""
     kind = type(value)
     if kind is str or kind is int:
         return value

@@ -18,7 +18,7 @@ State = Any
 
 
 class Rows(list[dict[str, Any]]):
-    """What `Accumulator.aggregate` gives for any number of results: the fields of each. (A plain list is one value.)"""
+    """Any number of results of `Accumulator.aggregate`: the fields of each. (A plain list is one value.)"""
 
 
 class Accumulator(ABC):
@@ -68,7 +68,7 @@ class Accumulator(ABC):
 
 
 class EventAggregator(ABC):
-    """What can stand in `aggregate(...)` of an event flow: the built-in aggregators and `WindowAggregator`."""
+    """An argument of `aggregate(...)` in an event flow: the built-in aggregators and `WindowAggregator`."""
 
     default_output: ClassVar[str] = ""
 

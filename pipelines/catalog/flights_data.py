@@ -132,7 +132,7 @@ class _FilesToLay:
 
 
 def _by_day(frame: pd.DataFrame, days: int | None) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each day under its date, in the order of days; the date becomes a column."""
+    """Return the rows of each day under its date, in the order of days; the date becomes a column."""
     dated = frame.assign(
         date=frame["year"].astype(str) + frame["month"].map("-{:02d}".format) + frame["day"].map("-{:02d}".format)
     )

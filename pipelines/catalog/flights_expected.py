@@ -97,7 +97,7 @@ def departures_with_weather(days: int | None = None) -> pd.DataFrame:
 
 
 def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
-    """Ten routes a day, of those days whose result is due before the last flight: 40 hours after their first departure."""
+    """Return ten routes per day, of days whose result is due before the last flight: 40 hours after their first departure."""
     frame = flights(days)
     routes = frame.dropna(subset="dep_delay").groupby(["date", "origin", "dest"])
     every = routes.agg(

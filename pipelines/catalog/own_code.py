@@ -27,7 +27,7 @@ class FlowCodeError(DefinitionError):
 
 @contextmanager
 def own_code(what: str) -> Iterator[None]:
-    """Around code of a flow's author.
+    """Turn errors of a flow's author's code into one of the engine's.
 
     Args:
         what: Whose it is and what it was doing, for the error: `flow "orders": its build function`.

@@ -101,7 +101,7 @@ class _StreamCompiler:
         self._rest(start)
 
     def _rest(self, index: int) -> None:
-        """The operations from `index`, in one query or several."""
+        """Return the operations from `index`, in one query or several."""
         count = len(self._stream.operations)
         while index < count:
             operation = self._stream.operations[index]
@@ -117,7 +117,7 @@ class _StreamCompiler:
                 index += 1
 
     def _end_of_prelude(self, start: int) -> int:
-        """Behind the last windows that are reached from `start` by what runs in the stream itself; `start` if none are."""
+        """Return the end of what runs in the stream itself from `start`: behind the last windows; `start` if there are none."""
         end = start
         for index in range(start, len(self._stream.operations)):
             operation = self._stream.operations[index]
@@ -154,7 +154,7 @@ class _StreamCompiler:
         return indexes[0] if indexes else len(self._stream.operations)
 
     def _leave(self, index: int) -> None:
-        """An operation of a batch; where events leave the stream, the channels or the table that they go to."""
+        """Add an operation of a batch; where events leave the stream, the channels or the table that they go to."""
         operation = self._stream.operations[index]
         for path, target in enumerate(operation.routes):
             feed = next(f for f in self._flow.streams[target].feeds if (f.stream, f.operation, f.path) == (

@@ -67,17 +67,17 @@ def range_(field: str, low: Any, high: Any) -> Criteria:
 
 
 def and_(*criteria: Any) -> Criteria:
-    """Return all of them hold."""
+    """Return a condition that holds where all of them hold."""
     return _combined("and_", criteria)
 
 
 def or_(*criteria: Any) -> Criteria:
-    """One of them holds."""
+    """Return a condition that holds where one of them holds."""
     return _combined("or_", criteria)
 
 
 def not_(criteria: Any) -> Criteria:
-    """It does not hold; what is null for SQL text does not hold."""
+    """Return a condition that holds where this one does not; what is null for SQL text does not hold."""
     return _combined("not_", (criteria,))
 
 

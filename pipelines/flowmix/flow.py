@@ -189,7 +189,7 @@ class Flow:
 
     @contextmanager
     def _written_at(self, at: CodeLocation) -> Iterator[None]:
-        """What is defined inside stands at `at`: for forms of a flow other than Python."""
+        """Place what is defined inside at `at`: for forms of a flow other than Python."""
         before, self._location = self._location, at
         try:
             yield
@@ -197,14 +197,14 @@ class Flow:
             self._location = before
 
     def _check_sql(self, stream: str, fields: Iterable[str], given: Mapping[str, str | None]) -> None:
-        """The arguments that are SQL over a source's fields, by name."""
+        """Check the arguments that are SQL over a source's fields, by name."""
         for argument, text in given.items():
             if text is not None:
                 where = f'flow "{self.name}", stream "{stream}", at {self._here()}: {argument}'
                 require(where, fields_of_sql(argument, text), tuple(fields))
 
     def _check_time(self, stream: StreamDefinition) -> None:
-        """A column that can be no time: the first event would end the batch, in Spark's words."""
+        """Refuse a column that can be no time: the first event would end the batch, in Spark's words."""
         named = (stream.event_timestamp or "").strip("` ")
         kind = stream.source_schema.get(named)
         if kind is not None and kind.strip().lower().startswith(_NO_TIMES):
@@ -223,7 +223,7 @@ class Flow:
         return own + [sent for sent in self._sent if sent.target == definition.name]
 
     def _claim_result(self, name: str, what: str, refuse: Any) -> None:
-        """Tables and standard outputs are results of the flow: each has a name of its own and one writer."""
+        """Note a table or a standard output as a result of the flow: each has a name of its own and one writer."""
         if name in self._results:
             refuse(f'{what} ("{name}") is a result of the flow already', hint="give each result a name of its own")
         self._results.add(name)
@@ -291,7 +291,7 @@ class _Check:
         return tuple(self._streams.values())
 
     def _check_exits(self, stream: StreamDefinition) -> None:
-        """Every event that comes through goes somewhere: a stream ends with an output, a table or other streams."""
+        """Check that every event that comes through goes somewhere: a stream ends with an output, a table or other streams."""
         if not stream.operations:
             self._refuse("A flow should have at least one flow op: this stream has none", stream)
         last = stream.operations[-1]
@@ -323,7 +323,7 @@ class _Check:
                     )
 
     def _check_tables(self) -> None:
-        """No table has the name of one that the flow writes by itself."""
+        """Check that no table has the name of one that the flow writes by itself."""
         own = {
             f"{self._flow}_{name}": f'output of stream "{name}"'
             for name, one in self._streams.items()
@@ -362,7 +362,7 @@ class _Check:
         self._refuse(f"streams lead in a cycle: {' -> '.join(way)}", stream, stream.operations[index])
 
     def _check_joins(self, stream: StreamDefinition) -> None:
-        """Both sides are routed to a join, and nothing else is: such events would match neither side (rules 4, join)."""
+        """Check that both sides are routed to a join, and nothing else: such events would match neither side (rules 4, join)."""
         origins = {feed.stream for feed in stream.feeds} | ({stream.name} if stream.std_input else set())
         for operation in stream.operations:
             window = operation.operation if isinstance(operation, Stateful) else None
@@ -390,7 +390,7 @@ class _Check:
             origins = {window.left}
 
     def _with_schemas(self, stream: StreamDefinition) -> StreamDefinition:
-        """The stream with the fields before each operation; what no line could check is checked here."""
+        """Return the stream with the fields before each operation; what no line could check is checked here."""
         own = [Sent(stream.name, None, True, stream.source_schema)] if stream.std_input else []
         ways = own + [
             Sent(stream.name, feed, True, self._streams[feed.stream].schemas[feed.operation]) for feed in stream.feeds

@@ -99,7 +99,7 @@ class NodeChain:
         self.sides = sides_behind(operation, self.sides)
 
     def _check_fields(self, operation: ops.Operation) -> None:
-        """Behind an `each` that does not say its schema the fields are those that it was given."""
+        """Check an operation's fields; behind an `each` that does not say its schema they are those that it was given."""
         require_fields(f'flow "{self.flow.name}", at {operation.at}', operation, self.types)
 
     def after(self, operation: ops.Operation) -> Types:
@@ -362,7 +362,7 @@ class QuerySteps(NodeChain):
         return self.flow.clock != PROCESSING and self.stream.event_timestamp is not None
 
     def _keep_late(self, channel: str, at: nodes.CodeLocation) -> None:
-        """The events that came behind the watermark, as the source gave them, into a table of their own; once a query."""
+        """Keep the events that came behind the watermark, as the source gave them, in a table of their own; once per query."""
         if self._late:
             return
         self._late = True

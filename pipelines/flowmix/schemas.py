@@ -24,7 +24,7 @@ _TEXTS = ("string", "varchar", "char")
 
 @dataclass(frozen=True)
 class Sent:
-    """What comes into the stream `target` along one way: from another stream, or from its own source (`feed` is None).
+    """The events that come into the stream `target` along one way: from another stream, or from its own source (`feed` is None).
 
     `known` says whether the schema is: a stream whose feeders stand below it does not know its fields yet.
     """
@@ -53,7 +53,7 @@ def by_stream(ways: Iterable[Way]) -> dict[str, Schema | None]:
 
 
 def require_fields(where: str, operation: Operation, schema: Schema | None) -> None:
-    """Every field that an operation names is there; an open stream (None) may have any."""
+    """Check that every field that an operation names is there; an open stream (None) may have any."""
     if schema is None:
         return
     for name in operation.named:

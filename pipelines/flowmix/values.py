@@ -35,7 +35,7 @@ def kind_of(value: Any) -> str:
 
 
 def compared(value: Any, other: Any) -> int | None:
-    """-1, 0 or 1: before, equal, after; None for values of different kinds. Not a number equals itself and is the largest.
+    """Return -1, 0 or 1: before, equal, after; None for values of different kinds. Not a number equals itself and is the largest.
 
     Where one of two numbers is a double both are compared as doubles, as Spark does it.
     """

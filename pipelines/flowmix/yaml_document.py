@@ -91,7 +91,7 @@ class Document:
         return line, path
 
     def _check_depth(self, text: str) -> None:
-        """By the parser's events, which need no calls within calls, as all that follows does. They tell of tags, too."""
+        """Check depth and tags by the parser's events, which need no calls within calls, as all that follows does."""
         depth = 0
         for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
             if getattr(event, "tag", None) is not None:

@@ -171,7 +171,7 @@ class SortForm(Form):
 
 
 class SwitchForm(Form):
-    """When to stop (`open`) and when to let pass again (`close`)."""
+    """The policies of a switch: when to stop (`open`) and when to let pass again (`close`)."""
 
     open: PolicyForm
     evict: PolicyForm
@@ -218,7 +218,7 @@ class ExpectationForm(BaseModel):
 
 
 class CheckForm(OneOf):
-    """What to do when the expectation does not hold."""
+    """The action of a check: what to do when the expectation does not hold."""
 
     model_config = ConfigDict(json_schema_extra=ONE)
 
@@ -285,7 +285,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _said(part: dict[str, Any]) -> None:
-    """A part that is there says something: it is not null."""
+    """Check that a part that is there says something: it is not null."""
     part.pop("default", None)
     part["anyOf"] = [option for option in part["anyOf"] if option != {"type": "null"}]
     if len(part["anyOf"]) == 1:

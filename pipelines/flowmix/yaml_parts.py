@@ -37,7 +37,7 @@ class Form(BaseModel):
 
     @classmethod
     def _check_parts(cls, given: dict[Any, Any]) -> None:
-        """Further checks of a mapping whose parts are known."""
+        """Check more of a mapping whose parts are known."""
 
 
 class OneOf(Form):

@@ -175,7 +175,7 @@ _OTHER_CLASSES = {"delta_table": "DeltaTableSource", "delta_changes": "DeltaChan
 
 
 def _expanded(value: Any, used: dict[str, str], name: str = "") -> Any:
-    """Texts with the environment's variables put in, which `used` gets; `name` is that of an option."""
+    """Return texts with the environment's variables put in, which `used` gets; `name` is that of an option."""
     if isinstance(value, dict):
         return {key: _expanded(item, used, key) for key, item in value.items()}
     if isinstance(value, list):
@@ -194,7 +194,7 @@ def _expanded(value: Any, used: dict[str, str], name: str = "") -> Any:
 
 
 def _unexpanded(text: str, used: dict[str, str]) -> str:
-    """A text with the names of variables in place of their values, as they are or as Python shows them."""
+    """Return a text with the names of variables in place of their values, as they are or as Python shows them."""
     names = {shown: name for name, value in used.items() for shown in (value, repr(value)[1:-1]) if shown}
     # A short one only where it stands alone: it may be in any word.
     patterns = [

@@ -39,7 +39,7 @@ def in_bolts(operations: Iterable[PlannedOperation]) -> Iterator[PlannedOperatio
 
 
 def _initial(operations: tuple[PlannedOperation, ...]) -> list[Group]:
-    """A group for each state, with what queries it, then one for each other operation (rule 3.2)."""
+    """Return a group for each state, with what queries it, then one for each other operation (rule 3.2)."""
     states: dict[str, set[int]] = {}
     for operation in in_bolts(operations):
         if operation.state is not None:
@@ -122,7 +122,7 @@ class _GrowingGroups:
         return self.operations[parent].repartition is None and self._of.get(parent) != self._of[child]
 
     def part_subscriptions(self) -> None:
-        """One group takes a stream in one way only: other ways go through an identity operation (rule 3.5).
+        """Let one group take a stream in one way only: other ways go through an identity operation (rule 3.5).
 
         It belongs to the parent's bolt, or to a new one if the parent is a spout; the original forgot to join that one
         with the spout, here an identity partition does.
@@ -142,7 +142,7 @@ class _GrowingGroups:
                 self._of[identity.id] = home
 
     def _extra_inputs(self, number: int) -> list[PlannedOperation]:
-        """The repartitions into a group that deal a stream otherwise than the first one of that stream does."""
+        """Return the repartitions into a group that deal a stream otherwise than the first one of that stream does."""
         inputs = {parent for member in self.groups[number] for parent in self.operations[member].parents}
         first: dict[int, PlannedOperation] = {}
         extra: list[PlannedOperation] = []
@@ -188,7 +188,7 @@ def _tasks_of(members: list[PlannedOperation]) -> int:
 
 
 def _classes(grouping: Grouping, windows: Iterable[tuple[int, int]]) -> list[set[int]]:
-    """The operations of groups and spouts that identity partitions or windows join."""
+    """Return the operations of groups and spouts that identity partitions or windows join."""
     home: dict[int, set[int]] = {}
     for group in (*grouping.groups, *({planned.id} for planned in grouping.operations.values() if planned.spout)):
         members = set(group)
@@ -239,7 +239,7 @@ class Bolt:
 
 @dataclass(frozen=True)
 class Spout:
-    """Where tuples enter: `spout-<stream>`, of a query `spout-<query><n>` (rule 3.7). `node` is the user's node."""
+    """An entrance of tuples: `spout-<stream>`, of a query `spout-<query><n>` (rule 3.7). `node` is the user's node."""
 
     name: str
     node: int
@@ -434,21 +434,21 @@ def _behind(awaited: Sequence[set[int]]) -> list[int]:
 
 
 def _channel_writers(parts: Sequence[Sequence[nodes.Node]]) -> list[set[int]]:
-    """For each part the places of those that write the channels that it reads."""
+    """Return for each part the places of those that write the channels that it reads."""
     writer = {n.state.name: at for at, part in enumerate(parts) for n in part if isinstance(n, nodes.ChannelNode)}
     spouts = [[node for node in part if isinstance(node, nodes.ChannelSpoutNode)] for part in parts]
     return [{writer[name] for spout in part for name in spout.reads if name in writer} for part in spouts]
 
 
 def _state_writers(parts: Sequence[Sequence[nodes.Node]]) -> list[set[int]]:
-    """For each part the places of the others that write the states that it queries."""
+    """Return for each part the places of the others that write the states that it queries."""
     writer = {n.state.name: at for at, part in enumerate(parts) for n in part if isinstance(n, nodes.PersistNode)}
     asked = [[node.state for node in part if isinstance(node, nodes.StateQueryNode)] for part in parts]
     return [{writer[name] for name in part if name in writer} - {at} for at, part in enumerate(asked)]
 
 
 def _all_awaited(awaited: Sequence[set[int]], place: int) -> set[int]:
-    """What a part waits for, and what that waits for, and so on."""
+    """Return the parts that one waits for, those that they wait for, and so on."""
     found, waiting = set[int](), [place]
     while waiting:
         new = awaited[waiting.pop()] - found

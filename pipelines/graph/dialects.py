@@ -34,7 +34,7 @@ _PIECES = re.compile(r"\\+|\$|[^\\$]+")
 
 
 def _spark_text(text: str) -> str:
-    """A text as a literal of Spark's.
+    """Return a text as a literal of Spark's.
 
     Spark joins literals that stand side by side, so that backslashes stand in a raw literal, which knows no escapes whatever
     the session is set to, and `$` stands alone, so that nothing is `${...}`. A quote is doubled.

@@ -53,7 +53,7 @@ def _title(name: str, tasks: int) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` for a quoted Mermaid label: one line, not endless, special characters as entities."""
+    """Return `text` for a quoted Mermaid label: one line, not endless, special characters as entities."""
     text = " ".join(text.split())
     if len(text) > _LABEL_LENGTH:
         text = text[: _LABEL_LENGTH - 3] + "..."
@@ -86,7 +86,7 @@ def _in_stream(operation: PlannedOperation, steps: tuple[nodes.Node, ...]) -> It
 
 
 def _through(node: nodes.Node, operation: PlannedOperation) -> Iterator[str]:
-    """Edges from channels to their reader, and on through its steps."""
+    """Yield the edges from channels to their reader, and on through its steps."""
     if not isinstance(node, nodes.ChannelSpoutNode):
         return
     yield from (f"state_{channel} --> n{operation.id}" for channel in node.reads)
@@ -98,7 +98,7 @@ def _through(node: nodes.Node, operation: PlannedOperation) -> Iterator[str]:
 
 
 def _edges(plan: Layout, ends: Mapping[int, str]) -> Iterator[str]:
-    """Edges between what is drawn: a repartition is the text of the edges through it.
+    """Yield the edges between what is drawn: a repartition is the text of the edges through it.
 
     Args:
         ends: where the edges of an operation begin that is drawn as several.

@@ -13,7 +13,7 @@ from pipelines.graph import nodes
 
 @dataclass(frozen=True)
 class Repartition:
-    """How tuples get their task: a `kind` of `pipelines.graph.nodes`, over the fields `by` or by `function`."""
+    """A repartition of tuples to tasks: a `kind` of `pipelines.graph.nodes`, over the fields `by` or by `function`."""
 
     kind: str
     by: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ def _what(node: nodes.AggregateNode | nodes.PersistNode) -> str:
 
 
 def _complete_queries(graph: nodes.Graph, growing: Growing) -> None:
-    """Each query's last stream meets the entrance's return address in one task of the batch (rule 3.8)."""
+    """Let each query's last stream meet the entrance's return address in one task of the batch (rule 3.8)."""
     for members in components(graph):
         spouts = [
             node for node in map(graph.__getitem__, members) if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)

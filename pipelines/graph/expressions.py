@@ -120,7 +120,7 @@ def keeps_values(before: str, now: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
-    """The tree of an expression, and its text for Spark."""
+    """Return the tree of an expression, and its text for Spark."""
     if SURROGATE.search(text):
         raise FunctionError(operation, f"holds half a character, a surrogate: {text[:60]!r}")
     if len(text) > MOST_TEXT:
@@ -190,7 +190,7 @@ def _refuse_call(operation: str, text: str, call: exp.Anonymous) -> None:
 
 
 def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, int]]:
-    """All parts with their depths, without recursion."""
+    """Return all parts with their depths, without recursion."""
     waiting = [(tree, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -201,7 +201,7 @@ def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, int]]:
 
 
 def _with_units(tree: exp.Expr) -> exp.Expr:
-    """A unit of time (`dateadd(DAY, 1, at)`) is no column."""
+    """Take a unit of time (`dateadd(DAY, 1, at)`) for no column."""
     for call in list(tree.find_all(exp.Anonymous)):
         first = call.expressions[0] if len(call.expressions) == 3 else None
         if call.name.lower() in _WITH_UNITS and isinstance(first, exp.Column) and first.name.lower() in _UNITS:
@@ -210,7 +210,7 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
 
 
 def _lost(text: str, said: str) -> set[str]:
-    """The names and values of a text that are not in the rewritten text: nothing may get lost between the two."""
+    """Return the names and values of a text that are not in the rewritten text: nothing may get lost between the two."""
     words = (_words(wording, _RowDialect().tokenize(wording)) for wording in (text, said))
     return set.difference(*words) - _RENAMED
 
@@ -227,7 +227,7 @@ _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 
 def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
-    """The tokens without comments, and each text as one token whose value is what Spark reads.
+    """Return the tokens without comments, and each text as one token whose value is what Spark reads.
 
     To Spark texts side by side are one; with nothing in between, two quotes are one quote.
     """

@@ -750,7 +750,7 @@ class StaticStateNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.RE
 
 @dataclass(frozen=True, kw_only=True)
 class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
-    """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
+    """The values that a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
 
     A persist of the tuples themselves gives the tuples; one with an updater gives what the updater emitted.
     """
@@ -760,7 +760,7 @@ class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what
     field_origins, field_types = same_origins, same_types
 
     def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
-        """Not an operation of its own: the stream of what the persist emits. What is asked of it is asked of the persist."""
+        """Add no operation: it is the stream of what the persist emits. What is asked of it is asked of the persist."""
         return growing.asked_of(above[0], self)
 
 

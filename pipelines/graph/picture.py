@@ -116,7 +116,7 @@ def _edges(topology: HasGraph, plan: Layout, drawing: _Drawing) -> None:
 
 
 def _columns(drawing: _Drawing) -> None:
-    """Each box right of all that lead to it; a query back to a state that it leads to itself does not count."""
+    """Place each box right of all that lead to it; a query back to a state that it leads to itself does not count."""
     kept: dict[str, list[str]] = {name: [] for name in drawing.boxes}
     for (start, end), _ in sorted(drawing.edges.items(), key=lambda edge: edge[1][1]):
         if not _leads(kept, end, start):

@@ -1,4 +1,4 @@
-"""What a user's Python code may give for its declared types: the same rows in a stream and in a query. No Spark here."""
+"""The values that users' Python code may give for its declared types: the same rows in a stream and in a query. No Spark here."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Passes(Enum):
-    """Which hidden columns that its consumers ask of a node it asks of its parents in turn."""
+    """The hidden columns that a node asks of its parents in turn when its consumers ask for them."""
 
     ALL = "all"
     BUT_TASK = "all but the task"

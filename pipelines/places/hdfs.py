@@ -38,7 +38,7 @@ _DRAFT_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True)
 class _Version:
-    """What a file holds now.
+    """The content of a file now.
 
     Attributes:
         born: of the file that began, by its time and size.

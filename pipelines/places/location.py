@@ -62,7 +62,7 @@ class RemoteLakeError(TrideltaError):
 
 
 class Stat(NamedTuple):
-    """What is told of an object, by the names that Python has for files."""
+    """The metadata of an object, by the names that Python has for files."""
 
     st_size: int
     st_mtime: float

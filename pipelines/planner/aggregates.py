@@ -73,7 +73,7 @@ def combine_early(aggregations: Sequence[Aggregation]) -> bool:
 
 
 def partial_values(step: Step, group: Sequence[str], aggregations: Sequence[Aggregation]) -> DataFrame:
-    """For each key of each of Spark's partitions its partial values, as `_k0 ...`, then the outputs' names."""
+    """Return for each key of each of Spark's partitions its partial values, as `_k0 ...`, then the outputs' names."""
     schema = _renamed(step.frame, group, partial_fields(step.frame, aggregations))
     run = PartialPass(chain_of(step, group, aggregations), arrow(schema))
     return tuples(step, group, aggregations).mapInArrow(in_workers(run), schema)
@@ -228,7 +228,7 @@ def _in_spark(step: Step, keys: list[str]) -> DataFrame:
 
 
 def _with_zeros(step: Step, grouped: DataFrame, keys: list[str]) -> DataFrame:
-    """A row of zeros for each slice and task without rows: an aggregate of no tuples (Trident rules 1.3)."""
+    """Add a row of zeros for each slice and task without rows: an aggregate of no tuples (Trident rules 1.3)."""
     wanted = step.wanted(keys)
     schema = grouped.schema
     if wanted is not None:
@@ -282,7 +282,7 @@ def multi_reduced(step: Step) -> DataFrame:
 
 
 def _side(step: Step, number: int, keys: list[str]) -> DataFrame:
-    """One parent's tuples: keys as `_k0 ...`, `_side`, `_s<side>` a struct of the inputs of each side, and the order."""
+    """Return one parent's tuples: keys as `_k0 ...`, `_side`, `_s<side>` a struct of the inputs of each side, and the order."""
     frame, node = step.frames[number], step.node
     picked = [column(name).alias(f"_k{at}") for at, name in enumerate([*keys, *node.groups[number]])]
     picked.append(F.lit(number).alias("_side"))
@@ -361,7 +361,7 @@ class ReducePass:
 
 
 def extreme(step: Step) -> DataFrame:
-    """One tuple of each partition that has tuples; the hidden columns stay."""
+    """Return one tuple of each partition that has tuples; the hidden columns stay."""
     keys = step.batch(partitioned=True)
     if step.node.comparator is not None:
         return _by_comparator(step, keys)

@@ -146,7 +146,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PlanChanges:
-    """What would change.
+    """The changes that a deployment would make.
 
     Attributes:
         deployed_at: when a run stored the plan that this one is compared with (ISO, UTC); None: no run ever did.
@@ -242,7 +242,7 @@ def _paired(before: list[Json], now: list[Json], key: str) -> Iterator[Pair]:
 
 
 def _paired_bolts(before: list[Json], now: list[Json]) -> Iterator[Pair]:
-    """Bolts that do the same, then those that have most in common; the others are new or removed.
+    """Pair bolts that do the same, then those that have most in common; the others are new or removed.
 
     Not by name: one operation more may give other bolts other numbers.
     """

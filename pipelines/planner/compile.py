@@ -76,7 +76,7 @@ class Compiler:
         return any(is_spout(self._graph[node_id]) for node_id in self._sources)
 
     def _read_from(self) -> dict[int, tuple[int, ...]]:
-        """For each node that is needed the nodes whose frames it reads.
+        """Return for each node that is needed the nodes whose frames it reads.
 
         They are its parents, but for new values (`read_by`).
         """
@@ -119,7 +119,7 @@ class Compiler:
         return frame
 
     def _entering(self, node: nodes.Node, parent: int) -> DataFrame:
-        """A parent's frame, its tuples in the tasks that the node has.
+        """Return a parent's frame, its tuples in the tasks that the node has.
 
         A repartition in front of bolts of different parallelism deals to the most of them; of a broadcast's copies each
         task takes its own. What is dealt anew stays where it is.

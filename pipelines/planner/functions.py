@@ -36,7 +36,7 @@ _arrow_udf = F.arrow_udf  # type: ignore[attr-defined]
 
 
 def _udf(call: Callable[..., Any], returns: str) -> Any:
-    """A Python function a row. Not Arrow-optimised: over columnar input such a function waits for ever (SPARK-58241)."""
+    """Return a Python function of a row. Not Arrow-optimised: over columnar input it would wait for ever (SPARK-58241)."""
     return F.udf(counted(call), returns, useArrow=False)
 
 
@@ -66,12 +66,12 @@ def outputs(
 
 
 def appended(node: nodes.EachNode, frame: DataFrame) -> DataFrame:
-    """`each`: the frame with the function's outputs."""
+    """Run `each`: the frame with the function's outputs."""
     return frame.select("*", *outputs(node, node.function, frame, node.inputs, node.outputs, many=True))
 
 
 def replaced(node: nodes.MapNode, frame: DataFrame, fields: Sequence[str], kept: Sequence[Column]) -> DataFrame:
-    """`map` and `flat_map`: the function's outputs in place of the fields."""
+    """Run `map` and `flat_map`: the function's outputs in place of the fields."""
     return frame.select(*outputs(node, node.function, frame, fields, node.fields, many=node.flat), *kept)
 
 
@@ -81,7 +81,7 @@ def task_of(node: nodes.PartitionNode, frame: DataFrame, fields: Sequence[str]) 
 
 
 def kept(node: nodes.FilterNode, frame: DataFrame) -> DataFrame:
-    """`filter`: the tuples for which the predicate is true.
+    """Run `filter`: the tuples for which the predicate is true.
 
     Spark takes it in front of steps that drop tuples, and it may fail on those (ADR 93); what may answer otherwise each time it
     leaves in its place.
@@ -141,7 +141,7 @@ def _called(where: nodes.Node, function: Any, inputs: Sequence[Column]) -> Any:
 
 
 def consumed(node: nodes.PeekNode, frame: DataFrame) -> DataFrame:
-    """`peek`: the consumer sees every row as a dict; a non-deterministic filter, so that Spark neither drops nor repeats it."""
+    """Run `peek`: every row is a dict for the consumer; a non-deterministic filter, which Spark neither drops nor repeats."""
     names, consumer = node.fields, node.consumer
     shown = _reporting(node, lambda *values: consumer(dict(zip(names, values, strict=True))), _types(frame, names))
 
@@ -155,7 +155,7 @@ def consumed(node: nodes.PeekNode, frame: DataFrame) -> DataFrame:
 def _row_call(
     where: nodes.Node, function: RowFunction, given: Sequence[DataType], inputs: Sequence[Column], names: Sequence[str]
 ) -> Column:
-    """A Python generator as `inline(udf(inputs))`: only the inputs travel to Python, the other fields stay in the JVM."""
+    """Return a Python generator as `inline(udf(inputs))`: only the inputs travel to Python, the other fields stay in the JVM."""
     if len(function.types) != len(names):
         raise FunctionError(where.label, f"at {where.at}: {function} does not say the types of {', '.join(names)}")
     kind = ", ".join(f"`{name}`: {type_}" for name, type_ in zip(names, function.types, strict=True))
@@ -197,7 +197,7 @@ def _reporting(
     types: Sequence[DataType],
     finish: Callable[[Any], Any] | None = None,
 ) -> Callable[..., Any]:
-    """The call with plain values, its errors naming the step, the user's line and the offending row."""
+    """Return the call with plain values, its errors naming the step, the user's line and the offending row."""
     where, convert = Where.of(node), from_spark(types)
 
     def reported(*values: Any) -> Any:
@@ -212,7 +212,7 @@ def _reporting(
 
 
 def _reporting_arrays(node: nodes.Node, call: Callable[..., Any], width: int) -> Callable[..., Sequence[Any]]:
-    """An Arrow function, its errors naming the step, the user's line and the first row that fails by itself."""
+    """Return an Arrow function, its errors naming the step, the user's line and the first row that fails by itself."""
     where = Where.of(node)
 
     def checked(*arrays: Any) -> Sequence[Any]:
@@ -235,7 +235,7 @@ def _reporting_arrays(node: nodes.Node, call: Callable[..., Any], width: int) ->
 
 
 def _culprit(call: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Exception | None]:
-    """The first row on which a function over arrays fails by itself, with its error; no error if there is none."""
+    """Return the first row on which a function over arrays fails by itself, with its error; no error if there is none."""
     count = len(arrays[0]) if arrays else 0
     for number in range(count):
         row = [array.slice(number, 1) for array in arrays]
@@ -247,12 +247,12 @@ def _culprit(call: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Exce
 
 
 def from_spark(types: Sequence[T.DataType]) -> Convert | None:
-    """From the values that a function is called with to plain ones; None if they are plain by themselves."""
+    """Convert the values that a function is called with to plain ones; None if they are plain by themselves."""
     return of_all([_incoming(kind) for kind in types])
 
 
 def to_spark(types: Sequence[str]) -> Convert | None:
-    """From a row that a function gave to what Spark takes for these types; None if it is that.
+    """Convert a row that a function gave to what Spark takes for these types; None if it is that.
 
     Of a value of another class than the type's own Spark makes null, or the name of a Java object, without a word.
     """
@@ -286,11 +286,11 @@ def _struct(names: Sequence[str], fields: Sequence[Convert | None]) -> Convert:
 
 
 def _utc(value: datetime.datetime) -> datetime.datetime:
-    """Spark gives a time of the worker's own time zone."""
+    """Return a time in UTC without zone: Spark gives one of the worker's own time zone."""
     return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def _zoned(value: Any) -> Any:
-    """A time without zone is UTC; Spark would take it for one of the worker's own time zone."""
+    """Take a time without zone for UTC; Spark would take it for one of the worker's own time zone."""
     value = moment(value)
     return value.replace(tzinfo=datetime.UTC) if isinstance(value, datetime.datetime) else value

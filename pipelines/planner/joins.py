@@ -46,7 +46,7 @@ def same(pairs: Sequence[tuple[str, str]]) -> Column:
 
 
 def _renamed(step: Step, number: int) -> DataFrame:
-    """A parent's frame with names that no other side has: `_<side>_<field number>`, the slice `_<side>_slice`."""
+    """Return a parent's frame with names that no other side has: `_<side>_<field number>`, the slice `_<side>_slice`."""
     frame, fields = step.frames[number], step.parent(number).fields
     picked = [column(name).alias(f"_{number}_{at}") for at, name in enumerate(fields)]
     if SLICE_COLUMN in step.frame.columns:
@@ -55,20 +55,20 @@ def _renamed(step: Step, number: int) -> DataFrame:
 
 
 def _keys(step: Step, number: int) -> list[str]:
-    """The renamed columns that a side is joined on: its key fields, then the slice."""
+    """Return the renamed columns that a side is joined on: its key fields, then the slice."""
     fields = step.parent(number).fields
     slices = [f"_{number}{SLICE_COLUMN}"] if SLICE_COLUMN in step.frame.columns else []
     return [f"_{number}_{fields.index(key)}" for key in step.node.sides[number].keys] + slices
 
 
 def _keyed(frame: DataFrame, number: int, keys: list[str], *, rename: bool) -> DataFrame:
-    """The frame with its keys once more, as `_key0`, `_key1` ... if the join goes on with them."""
+    """Return the frame with its keys once more, as `_key0`, `_key1` ... if the join goes on with them."""
     name = "_key" if rename else f"_{number}_key"
     return frame.select("*", *(F.col(key).alias(f"{name}{at}") for at, key in enumerate(keys)))
 
 
 def _with(frame: DataFrame, side: DataFrame, number: int, keys: list[str], how: str) -> DataFrame:
-    """One side more. In a full outer join the keys are whichever side has them."""
+    """Join one side more. In a full outer join the keys are whichever side has them."""
     side = _keyed(side, number, keys, rename=False)
     pairs = [(f"_key{at}", f"_{number}_key{at}") for at in range(len(keys))]
     both = frame.join(side, on=same(pairs), how=how)
@@ -81,7 +81,7 @@ def _with(frame: DataFrame, side: DataFrame, number: int, keys: list[str], how: 
 
 
 def _shaped(step: Step, frame: DataFrame) -> DataFrame:
-    """The fields as the join names them; `_key...` columns stay beside them for the task."""
+    """Return the fields as the join names them; `_key...` columns stay beside them for the task."""
     node = step.node
     count = len(node.sides[0].keys)
     joint = [F.col(f"_key{at}") for at in range(count)]

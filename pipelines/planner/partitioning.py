@@ -26,7 +26,7 @@ NOTHING: frozenset[str] = frozenset()
 def hidden_needs(
     graph: nodes.Graph, sources: Mapping[int, tuple[int, ...]], tasks: Mapping[int, int]
 ) -> dict[int, frozenset[str]]:
-    """For each of the nodes the hidden columns, beside the slice, that its consumers ask of its frame.
+    """Return for each of the nodes the hidden columns, beside the slice, that its consumers ask of its frame.
 
     Args:
         sources: by node the nodes whose frames it reads.
@@ -71,7 +71,7 @@ def entered(frame: DataFrame, fields: tuple[str, ...], needed: frozenset[str], t
 
 
 def repartitioned(step: Step) -> DataFrame:
-    """`shuffle`, `partition_by` and the others (Trident rules 1.5).
+    """Run `shuffle`, `partition_by` and the others (Trident rules 1.5).
 
     Those that spread tuples over several tasks spread them over as many partitions of Spark's, too, so that a hint makes
     a function in Python run that many times at once.
@@ -124,7 +124,7 @@ _MOST_MERGED = 1024
 
 
 def _numbers(graph: nodes.Graph, node_id: int) -> dict[int, int]:
-    """For a node and all above it how many merged streams its order may tell apart."""
+    """Return for a node and all above it how many merged streams its order may tell apart."""
     numbers: dict[int, int] = {}
     for node in graph.ancestors(node_id):
         above = [numbers[parent] for parent in node.parents]

@@ -1,4 +1,4 @@
-"""What runs in Spark's workers for aggregators written in Python: one pass over a partition's rows. No Spark here.
+"""The part of aggregators written in Python that runs in Spark's workers: one pass over a partition's rows. No Spark here.
 
 A row's columns are the keys (hidden columns, then group fields), then the values; last may be `_seed`, which is true for a
 row that only says that its batch and task are there.
@@ -61,7 +61,7 @@ class Groups:
         self._freeze: bool | None = None
 
     def keyed(self, batch: pa.RecordBatch, count: int) -> Iterator[tuple[Any, Row]]:
-        """For each row its key, to look up and to show."""
+        """Return for each row its key, to look up and to show."""
         if self._freeze is None:
             self._freeze = any(freezes(batch.schema.field(at).type) for at in range(count))
         keys = plain_rows(batch, range(count))

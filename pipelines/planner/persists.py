@@ -93,7 +93,7 @@ def grouped(step: Step, keys: list[str], made: Sequence[Column]) -> DataFrame:
 
 
 def _map_in_spark(step: Step, keys: list[str], stored: DataFrame | None) -> DataFrame:
-    """Built-in aggregators: the batch's partial value and the stored one of each key that the batch touched, folded."""
+    """Fold built-in aggregators: the batch's partial value and the stored one of each key that the batch touched."""
     node = step.node
     for a in node.aggregations:
         if type(a.aggregator).result is not ColumnAggregator.result:
@@ -120,7 +120,7 @@ def _map_in_spark(step: Step, keys: list[str], stored: DataFrame | None) -> Data
 
 
 def _map_in_python(step: Step, keys: list[str], stored: DataFrame | None) -> DataFrame:
-    """Aggregators written in Python: combiners go on from their stored values, reducers start from them."""
+    """Run aggregators written in Python: combiners go on from their stored values, reducers start from them."""
     node = step.node
     group = [*keys, *node.group]
     early = combine_early(node.aggregations)
@@ -138,7 +138,7 @@ def _map_in_python(step: Step, keys: list[str], stored: DataFrame | None) -> Dat
 def _beside(
     frame: DataFrame, keys: Sequence[str], stored: DataFrame, stored_keys: Sequence[str], outputs: Sequence[str]
 ) -> DataFrame:
-    """The frame with what the state holds for its keys, as `_s0 ...`, null where it holds nothing; the order last."""
+    """Return the frame with what the state holds for its keys, as `_s0 ...`, null where it holds nothing; the order last."""
     renamed = stored.select(
         *(column(name).alias(f"_b{at}") for at, name in enumerate(stored_keys)),
         # A value that the flow has new: the table gets its column with the first commit.

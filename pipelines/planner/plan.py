@@ -103,7 +103,7 @@ class TopologyPlan:
         return to_svg(self._topology)
 
     def digest(self) -> str:
-        """Twelve digits for all that the plan says."""
+        """Return twelve digits for all that the plan says."""
         text = json.dumps(self.to_json(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -71,7 +71,7 @@ def queried(step: Step) -> DataFrame:
 
 
 def _all_of(step: Step, state: DataFrame, keys: tuple[str, ...], values: tuple[str, ...]) -> DataFrame:
-    """Each tuple with all rows of the state; of copies that a broadcast made, each with the rows of its task."""
+    """Return each tuple with all rows of the state; of copies that a broadcast made, each with the rows of its task."""
     if not step.node.parted or TASK not in step.frame.columns:
         return step.frame.crossJoin(_renamed(state, (), values, step.node.outputs))
     shown = zip(values, step.node.outputs, strict=False)
@@ -83,7 +83,7 @@ def _all_of(step: Step, state: DataFrame, keys: tuple[str, ...], values: tuple[s
 
 
 def _by_group(step: Step) -> Step:
-    """A grouped stream's tuples go to the task of their group first."""
+    """Send a grouped stream's tuples to the task of their group first."""
     frame = step.frame.drop(TASK)
     asked = step.needed | ({TASK} if step.tasks > 1 and not isinstance(step.node.function, BUILT_IN_QUERIES) else set())
     dealt = replace(step, frames=(frame,), needed=frozenset(asked))
@@ -91,7 +91,7 @@ def _by_group(step: Step) -> Step:
 
 
 def _frame(step: Step) -> tuple[DataFrame, tuple[str, ...], bool]:
-    """The state's frame, its key columns, and whether it has values by key."""
+    """Return the state's frame, its key columns, and whether it has values by key."""
     spark = step.frame.sparkSession
     fixed = _fixed(step)
     if fixed is not None:
@@ -102,7 +102,7 @@ def _frame(step: Step) -> tuple[DataFrame, tuple[str, ...], bool]:
 
 
 def _view(step: Step) -> StateView:
-    """The state as the workers open it."""
+    """Return the state as the workers open it."""
     fixed = _fixed(step)
     if fixed is not None:
         return fixed_view(fixed)
@@ -122,7 +122,7 @@ def _fixed(step: Step) -> FixedState | None:
 
 
 def _renamed(state: DataFrame, keys: tuple[str, ...], values: object, outputs: tuple[str, ...]) -> DataFrame:
-    """Keys as `_key0 ...`, values as the query's outputs."""
+    """Return keys as `_key0 ...`, values as the query's outputs."""
     return state.select(
         *(column(name).alias(f"_key{at}") for at, name in enumerate(keys)),
         *(column(value).alias(output) for value, output in zip(values, outputs, strict=False)),  # type: ignore[call-overload]

@@ -125,7 +125,7 @@ def _varying(number: int) -> Column:
 
 
 def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:
-    """The results' types: as the node says them, else from those of the frame."""
+    """Return the results' types: as the node says them, else from those of the frame."""
     types = dict(zip(node.fields, node.types, strict=True))
     if not all(types.values()):
         known = {field.name: text_of(field.dataType) for field in frame.schema.fields}
@@ -145,7 +145,7 @@ def _not_wanted(node: nodes.WindowNode) -> set[str]:
 
 
 def _bucketed(node: nodes.WindowNode, frame: DataFrame, left_out: set[str]) -> DataFrame:
-    """The rows with their bucket, by a hash of the key; null in clock rows, which all buckets hear."""
+    """Return the rows with their bucket, by a hash of the key; null in clock rows, which all buckets hear."""
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     hashed = [hashable(name, kinds[name]) for name in node.key]
     bucket = F.pmod(F.hash(*hashed), F.lit(BUCKETS)) if hashed else F.lit(0)

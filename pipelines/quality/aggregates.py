@@ -112,7 +112,7 @@ def _same_kind_of_time(data_type: T.DataType, bounds: list[Any]) -> bool:
 
 
 def _restricted(check: Check, frame: Frame, column: Column) -> Column:
-    """`column` in the rows of the check's `row_condition`, null elsewhere (aggregates skip nulls)."""
+    """Return `column` in the rows of the check's `row_condition`, null elsewhere (aggregates skip nulls)."""
     condition = condition_column(check.kwargs.get("row_condition"), frame)
     return column if condition is None else F.when(condition, column)
 

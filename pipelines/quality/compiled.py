@@ -76,7 +76,7 @@ class CompiledGate:
         return f"_{self.gate.name}_{index}_{kind}"
 
     def annotate(self, df: DataFrame, within: Sequence[str] = (), unless: Column | None = None) -> DataFrame:
-        """`df` with `_failed`: which row rules each row violates, as a bit a rule (0 for good rows).
+        """Return `df` with `_failed`: which row rules each row violates, as one bit per rule (0 for good rows).
 
         A number is nearly free in the metrics, where an array of names cost a quarter more time; `failed_names` and
         `dropped` give the names.
@@ -116,13 +116,13 @@ class CompiledGate:
         return annotated.where(self.violates([name])).drop(FAILED)
 
     def violates(self, names: Iterable[str]) -> Column:
-        """True for the rows of an annotated frame that violate one of the row rules `names`."""
+        """Return true for the rows of an annotated frame that violate one of the row rules `names`."""
         wanted = set(names)
         mask = sum(1 << index for index, rule in enumerate(self.row_rules) if rule.check.name in wanted)
         return F.col(FAILED).bitwiseAND(F.lit(mask).cast("bigint")) != 0
 
     def metrics(self, unless: Column | None = None) -> list[Column]:
-        """Named aggregate Columns over an annotated frame; their values are what `verdict` takes.
+        """Return named aggregate Columns over an annotated frame; their values are what `verdict` takes.
 
         Args:
             unless: as for `annotate`, of a gate that judges `by_rows_alone`.

@@ -62,7 +62,7 @@ _PARTS_OF_PATH = re.compile(r"`(?:[^`]|``)*`|[^.`][^.]*")
 
 
 def parse_condition(condition: Any) -> dict[str, Any] | None:
-    """`condition` as great-expectations' own dict form (`{"type": "comparison", ...}`); SQL text as `pass_through`."""
+    """Return `condition` as great-expectations' own dict form (`{"type": "comparison", ...}`); SQL text as `pass_through`."""
     if condition is None:
         return None
     if isinstance(condition, Mapping):

@@ -200,7 +200,7 @@ def _mappings(value: Any) -> Iterator[Mapping[Any, Any]]:
 
 
 def _default_name(check: Check) -> str:
-    """`expect_column_values_to_not_be_null(column="x")` -> `values_to_not_be_null(x)`."""
+    """Turn `expect_column_values_to_not_be_null(column="x")` into `values_to_not_be_null(x)`."""
     short = check.expectation.removeprefix("expect_").removeprefix("column_")
     columns = [check.kwargs[key] for key in ("column", "column_A", "column_B") if key in check.kwargs]
     columns += list(check.kwargs.get("column_list") or ())
@@ -349,5 +349,5 @@ def _words(value: Any) -> str:
 
 
 def as_checks(items: Iterable[Any]) -> tuple[Check, ...]:
-    """`items` as checks: great-expectations objects among them become `warn` checks."""
+    """Return `items` as checks: great-expectations objects among them become `warn` checks."""
     return tuple(item if isinstance(item, Check) else warn(item) for item in items)

@@ -120,7 +120,7 @@ def literals(values: Iterable[Any], data_type: T.DataType, field: str, operation
 
 
 def literal(value: Any, data_type: T.DataType, field: str, operation: str) -> Any:
-    """One value, fit for a comparison with a column of `data_type`; text becomes a date where the column is one."""
+    """Return one value, fit for a comparison with a column of `data_type`; text becomes a date where the column is one."""
     wanted = family(data_type)
     if isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
         raise FunctionError(operation, f"{shown(value)} is larger than any bigint")
@@ -147,7 +147,7 @@ def in_utc(value: Any) -> Any:
 
 
 def between(column: Column, low: Any, high: Any, strict_low: bool, strict_high: bool) -> Column:
-    """`low <= column <= high`, each side optional and strict on demand."""
+    """Return `low <= column <= high`, each side optional and strict on demand."""
     conditions = []
     if low is not None:
         conditions.append(column > F.lit(low) if strict_low else column >= F.lit(low))

@@ -44,7 +44,7 @@ def _match_on(kwargs: Mapping[str, Any], operation: str) -> str:
 
 
 def _regexes(value: str | Iterable[str], operation: str) -> list[str]:
-    """Regular expressions that Java can read: it would find out in the middle of the first batch."""
+    """Return regular expressions that Java can read: it would find out in the middle of the first batch."""
     patterns = _patterns(value)
     context = SparkContext._active_spark_context
     if context is not None and context._jvm is not None:
@@ -75,7 +75,7 @@ def no_regex_of_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) ->
 
 
 def _like(column: Column, pattern: str, escape: Any, operation: str) -> Column:
-    """SQL LIKE. great-expectations has it for databases only; without `escape`, Spark's own (a backslash) holds."""
+    """Compile SQL LIKE. great-expectations has it for databases only; without `escape`, Spark's own (a backslash) holds."""
     sign = "\\" if escape is None else escape
     if not isinstance(sign, str) or len(sign) != 1:
         raise FunctionError(operation, f"escape must be a single character, not {escape!r}")

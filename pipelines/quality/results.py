@@ -13,7 +13,7 @@ from pipelines.errors import GateError
 
 
 def to_json_value(value: Any) -> Any:
-    """`value` as plain JSON: numpy scalars and arrays, dates, decimals, rows and NaN included.
+    """Return `value` as plain JSON: numpy scalars and arrays, dates, decimals, rows and NaN included.
 
     great-expectations leaves numpy values in some results, and `json` refuses them.
     """

@@ -47,7 +47,7 @@ class RowRule:
     key: tuple[Column, ...] = ()
 
     def violated(self, within: Sequence[str] = ()) -> Column:
-        """True for the rows that violate the rule; false or null for the others.
+        """Return true for the rows that violate the rule; false or null for the others.
 
         Args:
             within: columns each combination of which is a batch of its own.
@@ -101,7 +101,7 @@ def _length_equals(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> C
 
 
 def _pair(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> tuple[Column, Column]:
-    """Both columns of a pair."""
+    """Return both columns of a pair."""
     names = kwargs["column_A"], kwargs["column_B"]
     types = [frame.type_of(name) for name in names]
     if family(types[0]) != family(types[1]):

@@ -70,7 +70,7 @@ def with_samples(
 def _collected(
     compiled: CompiledGate, annotated: DataFrame, names: Sequence[str], fields: Sequence[str], within: str | None
 ) -> dict[str | None, dict[str, list[dict[str, Any]]]]:
-    """By slice and rule up to ten rows."""
+    """Return by slice and rule up to ten rows."""
     row = F.struct(*(F.col(f"`{name}`") for name in fields))
     # Any ten rows will do, so all are alike in the order; a null there leaves a row out.
     picked = [F.min_by(row, F.when(compiled.violates([name]), F.lit(1)), MOST) for name in names]

@@ -38,7 +38,7 @@ def validate_frame(df: DataFrame, checks: Iterable[Any], *, sample: int = 10, na
 
 
 def _with_samples(compiled: CompiledGate, annotated: DataFrame, result: GateResult, sample: int) -> GateResult:
-    """`result` with sample rows for each row rule that does not hold."""
+    """Return `result` with sample rows for each row rule that does not hold."""
     rules = {rule.check.name for rule in compiled.row_rules}
     wanted = [check.name for check in result.failed if check.name in rules]
     if not wanted:

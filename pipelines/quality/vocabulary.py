@@ -33,7 +33,7 @@ DESCRIPTIVE = ("meta", "notes", "description", "severity")
 
 @dataclass(frozen=True)
 class ExpectationType:
-    """What a gate must know of an expectation before Spark is there.
+    """The part of an expectation that a gate must know before Spark is there.
 
     `row` is True when a single row can be said to violate it by Spark columns alone: only those can drop rows.
     """

@@ -38,7 +38,7 @@ ROW_JSON = {
 
 
 class Source(ABC):
-    """Where tuples enter.
+    """An entrance of tuples.
 
     A source of its own says `transactional`, `stream` and `positions`, and overrides what else it can do.
 
@@ -183,7 +183,7 @@ class Source(ABC):
 
 
 class StoredSource(Source):
-    """What lies in a folder or a Delta table: a batch is its next files.
+    """A source of what lies in a folder or a Delta table: a batch is its next files.
 
     Args:
         path: the folder.

@@ -59,7 +59,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a query goes on that reads channels with a fresh checkpoint.
+    """The place where a query goes on that reads channels with a fresh checkpoint.
 
     Attributes:
         channels: the last txid of each channel that was read before.
@@ -139,7 +139,7 @@ class ChannelSource(Source):
         return frame.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else frame
 
     def _commits(self, spark: SparkSession, channel: str) -> DataFrame:
-        """The rows of a channel; a batch of them is whole commits, one after the other."""
+        """Return the rows of a channel; a batch of them is whole commits, one after the other."""
         path, limits = self._paths[channel], {"maxFilesPerTrigger": str(self._commits_a_batch or FILES_A_BATCH)}
         if not self._commits_a_batch:
             limits["maxBytesPerTrigger"] = BYTES_A_BATCH
@@ -150,7 +150,7 @@ class ChannelSource(Source):
         return reader.options(**options(path, offset, limits)).load(str(path))
 
     def _every_second(self, spark: SparkSession) -> DataFrame:
-        """Watermark rows by the clock on the wall, for each channel."""
+        """Return watermark rows by the clock on the wall, for each channel."""
         from pyspark.sql import functions as F
 
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
@@ -181,7 +181,7 @@ class ChannelSource(Source):
         return reduce(DataFrame.unionByName, parts)
 
     def _part(self, edge: Edge, frame: DataFrame) -> DataFrame:
-        """Watermark rows say for their origin the channel: of two from one stream each has a row of its own."""
+        """Name the channel as the origin in watermark rows: of two from one stream each has a row of its own."""
         from pyspark.sql import functions as F
 
         types = dict(edge.types)
@@ -232,7 +232,7 @@ def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, s
 
 @dataclass(frozen=True)
 class _Commit:
-    """How many files of new rows a commit has, and whether it kept every file of before."""
+    """The number of files of new rows in a commit, and whether it kept every file of before."""
 
     files: int
     kept: bool

@@ -154,7 +154,7 @@ class DeltaTableSource(StoredSource):
         return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | ChangedSourceError | None:
-        """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them; or a
+        """Name data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them; or a
         commit that is no append.
         """
         for cause in causes(error):

@@ -161,7 +161,7 @@ class EventSource(Source):
         return F.when((at >= F.lit(events.EARLIEST)) & (at < F.lit(events.BEYOND)), at)
 
     def _refused(self, at: Column) -> Column:
-        """`_corrupt`, also of a row without a time: taken for now it would make all that follows late."""
+        """Return `_corrupt`, also of a row without a time: taken for now it would make all that follows late."""
         from pyspark.sql import functions as F
 
         if self.timestamp is None or self.clock == PROCESSING:
@@ -200,5 +200,5 @@ def milliseconds(frame: DataFrame, expression: str) -> Column:
 
 
 def _natural(name: str) -> tuple[Any, ...]:
-    """File names in the order of people: `part-9` before `part-10`."""
+    """Return file names in the order of people: `part-9` before `part-10`."""
     return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))

@@ -260,7 +260,7 @@ class FileSource(StoredSource):
         return {None: files}
 
     def _all_layouts(self, files: list[str]) -> dict[Any, list[str]]:
-        """`layouts` with what is not read apart."""
+        """Return `layouts` with what is not read apart."""
         unread = list(self._unread(files))
         if not unread:
             return self.layouts(files)
@@ -289,7 +289,7 @@ class FileSource(StoredSource):
         return refused.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
 
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
-        """Each file as it is laid out, in an order that a replay repeats."""
+        """Return each file as it is laid out, in an order that a replay repeats."""
         alike: dict[Any, list[str]] = {}
         for layout, files in layouts.items():
             for file in files:
@@ -416,7 +416,7 @@ class JsonFiles(FileSource):
         return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """Line by line, so that each is seen as it is."""
+        """Read line by line, so that each is seen as it is."""
         from pyspark.sql import functions as F
 
         _, given = self._own_and_given(files[0])
@@ -501,7 +501,7 @@ class CsvFiles(FileSource):
         return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """By the names of the header; without all declared ones among them, each line as it is, as refused."""
+        """Read by the names of the header; without all declared ones among them, each line as it is, as refused."""
         from pyspark.sql import functions as F
 
         paths = [literal_path(file) for file in files]
@@ -564,7 +564,7 @@ class ParquetFiles(FileSource):
         return None
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """Each row as JSON, as refused: as null no state could tell it from a null that was written."""
+        """Return each row as JSON, as refused: as null no state could tell it from a null that was written."""
         from pyspark.sql import functions as F
 
         rows = spark.read.format("parquet").options(**self._options()).load([literal_path(file) for file in files])
@@ -628,7 +628,7 @@ class TextFiles(FileSource):
         return {**self.options, "encoding": self._encoding, "wholetext": "false"}
 
     def _with_file(self, frame: DataFrame) -> DataFrame:
-        """Spark does not decode a line, and keeps any bytes in a string; no table does."""
+        """Decode lines, which Spark does not do: it keeps any bytes in a string; no table does."""
         from pyspark.sql import functions as F
 
         line = F.col(f"`{self.fields[0]}`")

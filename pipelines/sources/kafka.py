@@ -336,7 +336,7 @@ def _value_schema(schema: str | None, value_format: str) -> str:
 
 
 def _starting(starting: str | datetime) -> str | datetime:
-    """`earliest`, `latest` or a time with a zone."""
+    """Return `earliest`, `latest` or a time with a zone."""
     if isinstance(starting, str) and starting in (EARLIEST, LATEST):
         return starting
     try:

@@ -1,4 +1,4 @@
-"""Which options of Spark's readers a folder of files takes: those that say how records are written, and which files they are in.
+"""The options of Spark's readers that a folder of files takes: how records are written, and which files they are in.
 
 All others are the engine's. With some of Spark's files or records would be left out without a word (`mode`, `modifiedAfter`,
 `ignoreCorruptFiles`), or deleted once they are read (`cleanSource`).

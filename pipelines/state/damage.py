@@ -169,7 +169,7 @@ def _files(delta: DeltaTable) -> set[str]:
 
 
 def table_damages(table: str, path: Place) -> Iterator[DamagedTableError]:
-    """Every damaged file of a table: of its log, and of the data that its last version is made of."""
+    """Return every damaged file of a table: of its log, and of the data that its last version is made of."""
     log = list(log_damages(table, path))
     yield from log
     if not log:

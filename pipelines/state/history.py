@@ -142,7 +142,7 @@ class History:
             return self._batches[-1] if self._batches else None
 
     def claims(self, group: str | None = None) -> dict[str, frozenset[str]]:
-        """For each backfilled slice the source files whose rows of that slice the table counts through its backfill.
+        """Return for each backfilled slice the source files whose rows of that slice the table counts through its backfill.
 
         Args:
             group: in quarantine the batch group whose backfill it was; what earlier releases claimed is everybody's.

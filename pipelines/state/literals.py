@@ -76,7 +76,7 @@ def canonical(value: Any) -> Any:
 
 
 def canonical_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """`canonical` of a whole column."""
+    """Return `canonical` of a whole column."""
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(pc.is_nan(column), pa.scalar(NAN, column.type), pc.add(column, pa.scalar(0.0, column.type)))
@@ -108,7 +108,7 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
 
 
 def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any]:
-    """`typed` of many values."""
+    """Return `typed` of many values."""
     try:
         if not pa.types.is_nested(kind):
             held = pa.array([as_held(kind, value) for value in values], type=kind)
@@ -228,7 +228,7 @@ _KEYS_ONE_BY_ONE = 50
 
 
 def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
-    """`a = 1 AND b = 2 OR ...` over the asked keys; `IN` where there is one key column.
+    """Return `a = 1 AND b = 2 OR ...` over the asked keys; `IN` where there is one key column.
 
     With many keys of several columns: `a IN (...) AND b IN (...)`, which some other keys meet as well.
     """

@@ -153,7 +153,7 @@ class Reader:
         return rows
 
     def _with_types(self, rows: pa.Table) -> pa.Table:
-        """DataFusion widens sums of decimals; give back the declared types."""
+        """Give back the declared types: DataFusion widens sums of decimals."""
         stored = self.snapshot.types
         fields = [
             pa.field(f.name, f.type if pa.types.is_nested(stored[f.name]) else stored[f.name]) for f in rows.schema
@@ -187,7 +187,7 @@ class Reader:
 
 
 def live_condition(declared: StateSchema, snapshot: Snapshot, before: int | None) -> str:
-    """SQL, DataFusion's and Spark's: the stored rows that count, without those of the txid `before`."""
+    """Return SQL, DataFusion's and Spark's: the stored rows that count, without those of the txid `before`."""
     if declared.layout == MAP:
         if declared.kind != OPAQUE:
             return "true"

@@ -249,7 +249,7 @@ def _plain(reader: Reader) -> dict[str, Convert]:
 
 
 def _finished(convert: Convert, value: Any) -> Any:
-    """Of what is finished by a reader, only lists are of the type that is stored."""
+    """Convert what a reader has finished: only lists are of the type that is stored."""
     return convert(value) if isinstance(value, list) else value
 
 

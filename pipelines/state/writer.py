@@ -411,7 +411,7 @@ class StateWriter(TableKeeper):
     def replace_refused(
         self, rows: pa.Table, record: BatchRecord, app_id: str, txids: tuple[int, int], seen: int | None = None
     ) -> int:
-        """Quarantine only: put `rows` (all columns of the table) in the place of those of some txids, in one commit."""
+        """Put `rows` (all columns of the table) in the place of those of some txids, in one commit. Quarantine only."""
         where = f"{TXID} BETWEEN {txids[0]} AND {txids[1]}"
 
         def whole(table: DeltaTable) -> pa.Table:
@@ -460,14 +460,14 @@ class StateWriter(TableKeeper):
         return self._commit(empty, self._judge(record, app_id), _TRIES if among else 1)
 
     def replace_rows(self, rows: pa.Table, record: BatchRecord, where: str, *, seen: int | None = None) -> int:
-        """Quarantine only: put a batch's rows in the place of those that a condition names, in one commit."""
+        """Put a batch's rows in the place of those that a condition names, in one commit. Quarantine only."""
         judge = self._judge(record, None, seen=seen)
         return self._write(
             lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where, _TRIES
         )
 
     def forget_rows(self, txid: int, where: str, group: str) -> None:
-        """Quarantine only: remove the rows of a txid that a condition names, if there are any."""
+        """Remove the rows of a txid that a condition names, if there are any. Quarantine only."""
         if self.table.count(where):
             record = BatchRecord(kind=FORGOTTEN, flow=self.declared.flow, txid=txid, group=group)
             given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}

@@ -272,7 +272,7 @@ class FlowReference:
         return items  # a partition says only which windows what follows has
 
     def _split(self, stream: StreamDefinition, index: int, operation: ops.Split, items: list[Item]) -> list[Item]:
-        """Every path whose criteria hold gets the event, and this stream if the default holds (Flowmix rules 4, split)."""
+        """Give the event to every path whose criteria hold, and to this stream if the default holds (Flowmix rules 4, split)."""
         schema = stream.schema_at(index)
         for path, target in enumerate(operation.routes):
             criteria = None if path < len(operation.all) else operation.paths[path - len(operation.all)][1]
@@ -302,7 +302,7 @@ class FlowReference:
         return [value is True for value in answers]
 
     def _computed(self, operation: ops.Compute, items: list[Item], schema: Schema | None) -> list[Item]:
-        """Id and timestamp stay; an event for which nothing is there goes no further."""
+        """Compute fields; id and timestamp stay; an event for which nothing is there goes no further."""
         table = _table(items, schema, operation.reads)
         columns = {}
         for name, kind, text in operation.outputs:
@@ -366,7 +366,7 @@ def _as_arrays(event: Event, several: frozenset[str]) -> Event:
 
 
 def _select(operation: ops.Select, items: list[Item]) -> list[Item]:
-    """Id and timestamp stay; an event that has none of the fields goes no further (Flowmix rules 4, select)."""
+    """Keep id, timestamp and the fields; an event that has none of the fields goes no further (Flowmix rules 4, select)."""
     selected = []
     for event, now, order in items:
         kept = event.with_fields({name: event[name] for name in operation.fields if name in event})

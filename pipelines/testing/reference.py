@@ -211,7 +211,7 @@ class _Tuples(StateView):
         return self._rows
 
     def _find(self, keys: Sequence[Any]) -> dict[Any, Row]:
-        """Nothing is kept by key."""
+        """Return nothing: nothing is kept by key."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What the reference engine leaves to Spark, and nothing else: SQL text, callables of Columns without a plain form, gates.
+"""The steps that the reference engine leaves to Spark alone: SQL text, callables of Columns without a plain form, gates.
 
 A step's input values, and nothing else, are put into one small frame, the expression is evaluated, and the values are
 taken out again. Order, batches, grouping, aggregation and states stay with the plain-Python interpreter.

@@ -33,7 +33,7 @@ class HasFields(Protocol):
 
 
 def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields) -> tuple[Aggregation, ...]:
-    """`(aggregator, outputs)`, `(fields, aggregator, outputs)`, or one list of aggregators that name field and output.
+    """Read `(aggregator, outputs)`, `(fields, aggregator, outputs)`, or one list of aggregators that name field and output.
 
     Outputs are names, or a schema (`"n bigint"`) whose types go before what the aggregator `returns`.
 

@@ -167,7 +167,7 @@ def _check_types(operation: str, streams: Sequence[Stream], fields: Sequence[Seq
 
 
 def _streams(topology: TridentTopology, operation: str, streams: Sequence[Any], *, at_least: int) -> list[Stream]:
-    """The streams, checked to be of this topology and not of a query and something else."""
+    """Return the streams, checked to be of this topology and not of a query and something else."""
     if len(streams) < at_least:
         raise FunctionError(operation, f"takes at least {at_least} stream(s); got {len(streams)}")
     for stream in streams:
@@ -200,7 +200,7 @@ def _check_channels(graph: nodes.Graph, operation: str, spouts: set[int]) -> Non
 def _joined_node(
     topology: TridentTopology, streams: list[Stream], kind: type[nodes.Node], fields: tuple[str, ...], **more: Any
 ) -> Stream:
-    """The stream of a node with several parents; its name is theirs, joined by "-" (rules 1.1)."""
+    """Return the stream of a node with several parents; its name is theirs, joined by "-" (rules 1.1)."""
     names = [stream._name for stream in streams]
     name = "-".join(part for part in names if part) or None
     parents = tuple(stream.node for stream in streams)

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 
 class CountSink(Protocol):
-    """What takes counts: a Spark accumulator of dicts."""
+    """A sink of counts: a Spark accumulator of dicts."""
 
     def add(self, counts: dict[str, int]) -> None: ...
 
@@ -43,7 +43,7 @@ def count(name: str, number: int = 1) -> None:
 
 @contextmanager
 def counting_into(sink: CountSink, scope: str = "") -> Iterator[None]:
-    """Within it, plans are built whose functions count into `sink`, under names that begin with `scope`."""
+    """Let the functions of plans that are built within it count into `sink`, under names that begin with `scope`."""
     token = _compiling.set((sink, scope))
     try:
         yield

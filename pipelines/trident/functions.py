@@ -116,14 +116,14 @@ class ArrowFunction(_Typed):
 def row_function(
     types: str | Sequence[str], *, lineage: Declared | None = None
 ) -> Callable[[Callable[..., Any]], RowFunction]:
-    """Decorator: a Python generator as a row function, e.g. `@row_function("bigint")`."""
+    """Make a Python generator a row function: a decorator, e.g. `@row_function("bigint")`."""
     return lambda call: RowFunction(call, (types,) if isinstance(types, str) else tuple(types), lineage)
 
 
 def arrow_function(
     types: str | Sequence[str], *, lineage: Declared | None = None
 ) -> Callable[[Callable[..., Any]], ArrowFunction]:
-    """Decorator: a function over `pyarrow.Array`s as an Arrow function, e.g. `@arrow_function("double")`."""
+    """Make a function over `pyarrow.Array`s an Arrow function: a decorator, e.g. `@arrow_function("double")`."""
     return lambda call: ArrowFunction(call, (types,) if isinstance(types, str) else tuple(types), lineage)
 
 
@@ -218,7 +218,7 @@ def output_schema(outputs: str | Sequence[str] | None) -> tuple[tuple[str, ...],
 
 
 def _annotated(call: Callable[..., Any]) -> tuple[str, ...]:
-    """Types from `-> Iterator[int]` or `-> Iterator[tuple[int, str]]`."""
+    """Return types from `-> Iterator[int]` or `-> Iterator[tuple[int, str]]`."""
     try:
         inner = typing.get_args(typing.get_type_hints(call).get("return"))
     except NameError:

@@ -117,7 +117,7 @@ def _check_values(state: str, shape: Shape, inputs: tuple[str, ...], outputs: tu
 
 
 def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
-    """The layouts that can keep these aggregators, the default first."""
+    """Return the layouts that can keep these aggregators, the default first."""
     # A log's table names its aggregators: a subclass of one has no name there.
     built_in = [aggregator for aggregator in aggregators if BUILT_IN.get(type(aggregator).__name__) is type(aggregator)]
     unfinished = [a for a in aggregators if isinstance(a, CombinerAggregator) and not a.shown_as_stored]

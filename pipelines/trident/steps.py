@@ -49,7 +49,7 @@ class Steps:
         return self
 
     def parallelism_hint(self, tasks: int) -> Self:
-        """In how many tasks the operation before runs, and all others back to and on to a repartition (rules 3.9).
+        """Set in how many tasks the operation before runs, and all others back to and on to a repartition (rules 3.9).
 
         The largest hint between two repartitions wins. Said right behind a repartition it concerns nothing, as in the
         original: hint what follows.
@@ -76,7 +76,7 @@ class Steps:
         return self
 
     def _add(self, node_type: type[nodes.Node], /, *, fields: Sequence[str] | None = None, **more: Any) -> Self:
-        """The stream of a new node behind this one."""
+        """Add a node behind this stream and return its stream."""
         kept = self.output_fields if fields is None else tuple(fields)
         node = self._topology.graph.new(node_type, (self._node,), fields=kept, name=self._name, **more)
         return type(self)(self._topology, node.id, self._name)

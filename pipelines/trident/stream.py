@@ -27,7 +27,7 @@ Comparator = Callable[[Any, Any], int]
 
 
 class Partitioning(Steps):
-    """Where a batch runs in one task, a repartition changes nothing. Fields never change (Trident rules 1.5)."""
+    """The tasks of a batch: where it runs in one task, a repartition changes nothing. Fields never change (Trident rules 1.5)."""
 
     def shuffle(self) -> Self:
         """Spread the tuples evenly over tasks: by a hash of all fields, so that a replayed batch is dealt the same way."""
@@ -222,7 +222,7 @@ class Stream(Partitioning, Persisting):
         return self._aggregate("partition_aggregate", (), args, partitioned=True)
 
     def chained_agg(self) -> ChainedAggregation:
-        """Several aggregators over the same tuples: `chained_agg().aggregate(...).aggregate(...).chain_end()`."""
+        """Begin a chain of aggregators over the same tuples: `chained_agg().aggregate(...).aggregate(...).chain_end()`."""
         return ChainedAggregation(self, ())
 
     def _aggregate(
@@ -268,7 +268,7 @@ class Stream(Partitioning, Persisting):
     def sliding_window(
         self, size: Length, slide: Length, *args: Any, timestamp: str | None = None, delay: int = 0
     ) -> Stream:
-        """Every `slide` tuples the last `size`, or both as timedeltas; the rest as of `window`."""
+        """Aggregate every `slide` tuples over the last `size`, or both as timedeltas; the rest as of `window`."""
         return windowed(self, sliding(size, slide), args, timestamp, delay)
 
     def apply_assembly(self, assembly: Assembly) -> Any:
@@ -326,7 +326,7 @@ class GroupedStream:
         return self._stream._aggregate("partition_aggregate", self._group, args, partitioned=True)
 
     def chained_agg(self) -> ChainedAggregation:
-        """Several aggregators over each group, up to `chain_end()`."""
+        """Begin a chain of aggregators over each group, up to `chain_end()`."""
         return ChainedAggregation(self._stream, self._group)
 
     def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:

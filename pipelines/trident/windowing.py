@@ -230,7 +230,7 @@ def _into_channel(entering: Stream, channel: str, timestamp: str | None, delay: 
 def _results(
     stream: Stream, operation: TaskWindow | SpanWindow, channel: str, types: dict[str, str], key: tuple[str, ...]
 ) -> Stream:
-    """A spout that reads the channel through the windows."""
+    """Return a spout that reads the channel through the windows."""
     topology, name = stream._topology, channel
     # A batch of the stream is a batch of the windows: what is aggregated behind them is aggregated by it.
     source = ChannelSource(
@@ -273,7 +273,7 @@ def _built_in(aggregation: nodes.Aggregation) -> bool:
 
 
 def _types(stream: Stream, chain: Sequence[nodes.Aggregation]) -> tuple[str, ...]:
-    """The Spark SQL types of all outputs: as said, else from those of the inputs; empty where only Spark can tell them."""
+    """Return the Spark SQL types of all outputs: as said, else from those of the inputs; empty where only Spark can tell them."""
     comes = dict(output_types(tuple(chain), known_types(stream._topology.graph, stream.node)))
     said = {name: kind for a in chain for name, kind in zip(a.outputs, a.types, strict=False)}
     return tuple(said.get(name) or comes[name] or "" for a in chain for name in a.outputs)

@@ -128,7 +128,7 @@ class AggregateBuffer(Window):
         return made
 
     def _next_fire(self) -> int | None:
-        """The next tick that emits (rules 5.1.2), counted from 1970."""
+        """Return the next tick that emits (rules 5.1.2), counted from 1970."""
         if self._every_tick:
             return self._at + 1
         left = 0 if self._by_ticks is None else self._by_ticks - self._ticks
@@ -237,7 +237,7 @@ def rows_of(values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]
 
 
 def crossed(lists: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Every combination of the aggregators' rows, the last varies fastest (Trident rules 1.4)."""
+    """Return every combination of the aggregators' rows, the last varies fastest (Trident rules 1.4)."""
     if len(lists) == 1:
         return lists[0]
     return [{name: value for row in product for name, value in row.items()} for product in itertools.product(*lists)]

@@ -131,7 +131,7 @@ def _spreads(values: Values, counts: Array, start: Array, end: Array) -> list[fl
 
 
 def _extremes(values: Values, counts: Array, start: Array, end: Array, *, greatest: bool) -> pa.Array:
-    """NaN is the greatest number; null where there is no value."""
+    """Return the least or greatest values; NaN is the greatest number; null where there is no value."""
     if not len(start):
         return pa.array([], pa.int64() if values.whole else pa.float64())
     numbers, reduce = values.numbers, np.maximum

@@ -41,7 +41,7 @@ RESULTS_AT_ONCE = 1_200_000
 
 @dataclass(frozen=True)
 class State:
-    """What windows hold between two batches.
+    """The content of windows between two batches.
 
     Attributes:
         windows: one row per key: the partition fields, the clock of its last event (`WRITTEN`, ms), the events since it fired

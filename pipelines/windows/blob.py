@@ -20,7 +20,7 @@ _LZ4: Final = pa.Codec("lz4_raw")
 
 
 def dumps(state: Any) -> bytes:
-    """Plain data as bytes: a version, the length, and compressed JSON.
+    """Return plain data as bytes: a version, the length, and compressed JSON.
 
     Raises:
         TypeError: if something in it is no plain data.

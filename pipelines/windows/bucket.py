@@ -23,7 +23,7 @@ NEVER = -(2**62)
 
 @dataclass
 class Clocks:
-    """How far the clock of each edge has come, in ms, and when the bucket's windows want to be woken.
+    """The clock of each edge, in ms, and the time when the bucket's windows want to be woken.
 
     Attributes:
         edges: by origin.
@@ -159,7 +159,7 @@ class ArrayBucket(Bucket):
         self._state = EMPTY
 
     def _are_events(self, rows: pa.Table) -> Any:
-        """Where its events travel without id, only watermark rows say where they come from."""
+        """Return which rows are events: where its events travel without id, only watermark rows say where they come from."""
         return pc.is_valid(rows[events.ID]) if events.ID in rows.column_names else pc.is_null(rows[events.FROM])
 
     def in_form_of(self, kept: bytes) -> Bucket:
@@ -203,6 +203,6 @@ class ArrayBucket(Bucket):
 
 
 def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:
-    """One row that says: nothing older than `clock` comes from `origin` any more."""
+    """Return one row that says: nothing older than `clock` comes from `origin` any more."""
     known = {events.CLOCK: clock, events.FROM: origin}
     return pa.table({f.name: pa.array([known.get(f.name)], f.type) for f in schema}, schema=schema)

@@ -57,7 +57,7 @@ class _WholeEvents(EventAggregator):
         return [(self.output, None)]
 
     def check(self) -> None:
-        """It needs no field."""
+        """Accept: it needs no field."""
 
 
 class _Events(KeptEntries):
@@ -135,7 +135,7 @@ class KeyedWindows:
         return len(self._windows)
 
     def key_of(self, event: Event) -> Key:
-        """For each partition field its different values in order (Flowmix rules 4, partition)."""
+        """Return for each partition field its different values in order (Flowmix rules 4, partition)."""
         return key_of(event, self._partition)
 
     def texts(self, events: Iterable[Event]) -> set[str]:
@@ -266,7 +266,7 @@ class KeyedWindows:
         return window
 
     def _awake(self, window: Window, now: int, results: list[Item]) -> Window:
-        """The window after the ticks up to `now`; a new one where it has expired."""
+        """Return the window after the ticks up to `now`; a new one where it has expired."""
         self._take_fired(window, window.advance(now), results)
         if not window.expired(now):
             return window

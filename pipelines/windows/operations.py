@@ -28,7 +28,7 @@ TOP_N: Final = "top_n"
 
 @dataclass(frozen=True)
 class _Aggregating:
-    """What windows of aggregators have in common."""
+    """The common part of windows of aggregators."""
 
     aggregators: tuple[EventAggregator, ...]
 

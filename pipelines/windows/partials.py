@@ -1,4 +1,4 @@
-"""What the aggregators of open spans have come to, as columns of Arrow: a row per span."""
+"""The partial results of the aggregators of open spans, as columns of Arrow: a row per span."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Meaning = Callable[[int | float], int] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a threshold means. Nothing has a default; a window asks for what it can use, and never for the kind.
+    """The meaning of a threshold. Nothing has a default; a window asks for what it can use, and never for the kind.
 
     Attributes:
         unit: what labels show behind the threshold.
@@ -66,7 +66,7 @@ class Policy:
 
     @classmethod
     def count(cls, events: int) -> Policy:
-        """After so many events; as an eviction: keep the last so many.
+        """Return the policy of so many events: as a trigger after them; as an eviction: keep the last so many.
 
         Raises:
             PolicyError: if it is not a whole number from 0 to 2^40.
@@ -77,7 +77,7 @@ class Policy:
 
     @classmethod
     def time(cls, seconds: int) -> Policy:
-        """After so many seconds; as an eviction: events of this age and older leave.
+        """Return the policy of so many seconds: as a trigger after them; as an eviction: events of this age and older leave.
 
         Raises:
             PolicyError: if it is not a whole number from 0 to 2^40: the clock ticks in seconds.
@@ -86,7 +86,7 @@ class Policy:
 
     @classmethod
     def time_delta_lt(cls, seconds: int) -> Policy:
-        """Return when the last and the first event of the window are at most so many seconds apart.
+        """Return the policy that is reached when the last and the first event of the window are at most so many seconds apart.
 
         Raises:
             PolicyError: if it is not a whole number from 0 to 2^40.

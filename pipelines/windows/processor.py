@@ -98,7 +98,7 @@ def processor(make: Callable[[], Bucket]) -> Any:
                 yield pd.DataFrame({BUCKET: pd.array([number], dtype="int32"), ROWS: [to_ipc(out)]})
 
         def close(self) -> None:
-            """Nothing is held between batches but the state."""
+            """Do nothing: nothing is held between batches but the state."""
 
     return BucketProcessor()
 

@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def signature(operation: Any, partition: tuple[str, ...], form: str) -> bytes:
-    """Sixteen bytes that change with the operation, its key, and the form in which its windows are kept.
+    """Return sixteen bytes that change with the operation, its key, and the form in which its windows are kept.
 
     Args:
         operation: one of `pipelines.windows.operations`.
@@ -29,7 +29,7 @@ def signature(operation: Any, partition: tuple[str, ...], form: str) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    """A value's own data, without addresses: equal in every process."""
+    """Return a value's own data, without addresses: equal in every process."""
     if is_dataclass(value) and not isinstance(value, type):
         inside = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in fields(value))
         return f"{type(value).__qualname__}({inside})"

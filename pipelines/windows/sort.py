@@ -112,7 +112,7 @@ class SortBuffer(Window):
         return NOTHING
 
     def _add(self, new: Kept) -> None:
-        """Into the window; a full top-N lets the last in the order go, be it the new one (the fault of rules 5.3.6)."""
+        """Put an event into the window; a full top-N lets the last one go, be it the new one (the fault of rules 5.3.6)."""
         if self._mode == TUMBLING:
             self._kept.append(new)
             if len(self._kept) == 1:
@@ -128,7 +128,7 @@ class SortBuffer(Window):
             self.wake = min(self.wake, self._due())
 
     def _progress(self) -> Sequence[Event]:
-        """Rules 5.3.4: the whole window, or when it is full the last in the order, which leaves."""
+        """Return the whole window, or when it is full the last in the order, which leaves (rules 5.3.4)."""
         if len(self._kept) >= self._size:
             return (self._kept.pop().event,)
         return [item.event for item in self._kept]
@@ -153,7 +153,7 @@ class SortBuffer(Window):
         return made
 
     def _drop_old(self, now: int) -> None:
-        """Those of an age go, oldest first wherever they stand in the order (the fault of rules 5.3.8)."""
+        """Drop those of an age, oldest first wherever they stand in the order (the fault of rules 5.3.8)."""
         if self._age is not None and any(now - item.clock >= self._age for item in self._kept):
             self._kept = [item for item in self._kept if now - item.clock < self._age]
 

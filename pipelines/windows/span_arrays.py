@@ -38,7 +38,7 @@ class _Spans:
 
 
 class _Kind(ABC):
-    """Where spans lie."""
+    """The layout of spans."""
 
     per_key: bool
     """Whether a key has one open span at most."""

@@ -13,7 +13,7 @@ from pipelines.windows.policy import Policy
 
 
 class _Reached(NamedTuple):
-    """When a policy is reached; asked at each event, and so kept."""
+    """The condition of a policy, asked at each event, and so kept."""
 
     events: int | None
     ticks: int | None
@@ -25,7 +25,7 @@ class _Reached(NamedTuple):
 
 
 class SwitchBuffer(Window):
-    """Whether the gate passes, the clocks of what it passed, and its counters.
+    """The state of a switch: whether the gate passes, the clocks of what it passed, and its counters.
 
     Each counter counts for the stated policy alone and starts again whenever the gate closes (the original's faults, rules
     5.4.4). Ticks emit nothing, so that they are made up for when the next event comes.

@@ -64,7 +64,7 @@ class TaskBuffer(Window):
         return made
 
     def _fire(self, now: int, count: int) -> list[Event]:
-        """The aggregators over the window's tuples, started again each time; `init(batch)` gets the clock."""
+        """Run the aggregators over the window's tuples, started again each time; `init(batch)` gets the clock."""
         if not count:
             return []
         places = [[self._inputs.index(name) for name in aggregation.inputs] for aggregation in self._aggregations]
@@ -89,7 +89,7 @@ class TaskBuffer(Window):
         return self._trigger if not self._by_count and self._tuples else FAR
 
     def expired(self, now: int) -> bool:
-        """Never: the number of its next result must not be forgotten; there is one window per task."""
+        """Return False: the number of its next result must not be forgotten; there is one window per task."""
         return False
 
     def save(self) -> dict[str, Any]:

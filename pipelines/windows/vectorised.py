@@ -40,7 +40,7 @@ def is_bounded(operation: AggregateWindow, types: pa.Schema) -> bool:
 
 
 def _at_every_tick(operation: AggregateWindow | CollectWindow) -> bool:
-    """A threshold of 0 is never reached, but for one case of the original (rules 5.1.4)."""
+    """Return whether a threshold of 0 is reached: never, but for one case of the original (rules 5.1.4)."""
     trigger = operation.trigger
     return trigger.threshold == 0 and trigger.ticks is None and operation.evict.age is not None
 
@@ -54,7 +54,7 @@ def seconds_between(operation: Any) -> int:
 
 
 def _fields_of(operation: AggregateWindow) -> list[str]:
-    """The fields that the aggregators read."""
+    """Return the fields that the aggregators read."""
     named = [getattr(aggregator, "field", None) for aggregator in operation.aggregators]
     return list(dict.fromkeys(str(name) for name in named if name is not None))
 
@@ -65,7 +65,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 @dataclass
 class _Flat:
-    """What is kept and the rows of a batch, one after the other: by key, in their order.
+    """The kept rows and those of a batch, one after the other: by key, in their order.
 
     By key, of those that the batch may move: its fields, its row in the state (-1: none), the number of its items and rows, its
     first place and its first row. By row, in the same order: its number in the batch, its key, its place, its clock. By place:

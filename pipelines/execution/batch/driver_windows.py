@@ -74,7 +74,7 @@ BYTES_AT_ONCE = 128_000_000
 
 @dataclass(frozen=True)
 class Windowed:
-    """What the windows have made of a batch, as frames that stand in their places, and what its records are to name."""
+    """The results of the windows over a batch, as frames that stand in their places, and what its records are to name."""
 
     named: Named
     frames: Mapping[int, DataFrame]

@@ -67,7 +67,7 @@ def observed(observation: Observation, otherwise: Callable[[], Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Base:
-    """What a map state held before a batch: the table at a version, without what the txid `before` wrote to it."""
+    """The content of a map state before a batch: the table at a version, without what the txid `before` wrote to it."""
 
     table: StateTable
     version: int | None = None

@@ -1,4 +1,4 @@
-"""Where a batch stands in its source, and which of its rows others have counted."""
+"""The place of a batch in its source, and which of its rows others have counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Claims = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Position:
-    """Where a batch stands in its source: the files (as `file_key`) that it takes."""
+    """The place of a batch in its source: the files (as `file_key`) that it takes."""
 
     files: frozenset[str]
     bytes: int | None

@@ -60,7 +60,7 @@ JOINT_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Shared:
-    """What all batches of a runner share.
+    """The parts that all batches of a runner share.
 
     Attributes:
         sizes: rows of each state's last commit, kept from batch to batch.

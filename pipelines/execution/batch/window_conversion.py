@@ -48,7 +48,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True)
 class Taken:
-    """What the windows of a channel hold.
+    """The content of the windows of a channel.
 
     Attributes:
         states: of each window, in the order of the query.

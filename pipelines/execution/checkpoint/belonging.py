@@ -82,7 +82,7 @@ class TableBehindError(NotTogetherError):
 
 @dataclass(frozen=True)
 class Known:
-    """What is noted of a table: Delta's id, a version that it had, and the first txid that this query commits into it."""
+    """A noted table: Delta's id, a version that it had, and the first txid that this query commits into it."""
 
     id: str
     version: int
@@ -450,7 +450,7 @@ def lake_of(checkpoint: Checkpoint) -> Lake:
 
 @dataclass(frozen=True)
 class Named:
-    """What the records of a batch say of its windows (docs/adr/0054): the state behind it; by origin the watermark, in ms."""
+    """The windows in the records of a batch (docs/adr/0054): the state behind it; by origin the watermark, in ms."""
 
     txid: int
     state: StateRef

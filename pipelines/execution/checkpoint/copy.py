@@ -112,7 +112,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was found of a repartition that was cut off.
+    """The remains of a repartition that was cut off.
 
     Attributes:
         action: `dropped` (nothing had been changed), `rolled_back` (the copy is back), `finished` (it was done).

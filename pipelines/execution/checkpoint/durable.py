@@ -74,7 +74,7 @@ def sync_table(table: StateTable, since: int, root: Path) -> None:
 
 
 class DurableBatches:
-    """What a stream asks of the disk, batch by batch.
+    """The requests of a stream to the disk, batch by batch.
 
     Args:
         tables: those that it writes; one that does not exist yet may come.

@@ -99,7 +99,7 @@ Raises TrideltaError if that cannot be found out.
 
 @dataclass
 class _Registry:
-    """What knows of leases, where there is one."""
+    """The registry of leases, where there is one."""
 
     elsewhere: Elsewhere | None = None
     always: bool = False

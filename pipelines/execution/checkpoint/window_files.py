@@ -70,7 +70,7 @@ class WindowStateError(TrideltaError):
 
 
 class WindowFailure(Exception):  # noqa: N818 - it carries the error
-    """What a window, or an aggregator of a user's in it, failed with; `number` is that of the window in its query."""
+    """The failure of a window, or of an aggregator of a user's in it; `number` is that of the window in its query."""
 
     def __init__(self, error: Exception, number: int) -> None:
         self.error, self.number = error, number
@@ -114,7 +114,7 @@ class WindowPlaceError(DefinitionError):
 
 
 class StateFiles(ABC):
-    """Where the files are: a folder, or what an object store has under a prefix. A file never changes."""
+    """The place of the files: a folder, or what an object store has under a prefix. A file never changes."""
 
     def __init__(self, folder: Place) -> None:
         self._folder = folder
@@ -174,7 +174,7 @@ def state_files(checkpoint: Place) -> StateFiles:
 
 @dataclass(frozen=True)
 class StateRef:
-    """What the record of a batch says of the state behind it: the file, and the hash of its bytes (hex)."""
+    """A reference of a batch's record to the state behind it: the file, and the hash of its bytes (hex)."""
 
     file: str
     hash: str
@@ -189,7 +189,7 @@ class StateRef:
 
 @dataclass(frozen=True)
 class Begun:
-    """Where the windows of a checkpoint began.
+    """The beginning of the windows of a checkpoint.
 
     Attributes:
         txid: of the first batch; batches below it are of an earlier checkpoint.
@@ -274,7 +274,7 @@ Between = Callable[[int, pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class Definition:
-    """What the windows of a query are.
+    """The definition of a query's windows.
 
     Attributes:
         signature: of the operations and their keys (`pipelines.windows.signature`): windows of others are refused.
@@ -291,7 +291,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Kept:
-    """What windows keep of the state of a former definition.
+    """The parts of a former definition's state that windows keep.
 
     Attributes:
         states: of each window, in the order of the query.

@@ -63,7 +63,7 @@ class Stage:
 
 @dataclass
 class _StageCounts:
-    """What one stage has seen of one attempt."""
+    """The counts of one stage in one attempt."""
 
     reports: int = 0
     expected: RowCount = field(default_factory=RowCount)

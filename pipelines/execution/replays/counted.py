@@ -199,7 +199,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Replaced:
-    """What a table has got again since a version.
+    """The parts of a table that were replaced since a version.
 
     Attributes:
         slices: those that backfills have replaced.

@@ -144,7 +144,7 @@ REFUSED_SINCE = "a backfill has rejected them again since"
 
 @dataclass(frozen=True)
 class Order:
-    """What one replay is to do.
+    """The order for one replay.
 
     Attributes:
         counted: of each state the rows that it counts already.

@@ -1,4 +1,4 @@
-"""What Spark calls with each batch of a query, and what is left of it when the query has ended: nothing."""
+"""The callback that Spark calls with each batch of a query; when the query has ended nothing is left of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 
 class SparkCallback:
-    """What Spark calls with each batch: the runner, until the query has ended.
+    """The callback that Spark calls with each batch: the runner, until the query has ended.
 
     The JVM keeps what it was given as long as the query, and an error of the query keeps the query, by the frames in which it was
     raised. Each garbage collector sees its own half of such a ring: every query that failed would stay, with its plans. So

@@ -1,4 +1,4 @@
-"""How long something that failed waits before it is tried again."""
+"""The time that something that failed waits before it is tried again."""
 
 from __future__ import annotations
 

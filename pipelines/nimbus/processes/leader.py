@@ -41,7 +41,7 @@ Slot = tuple[str, int]
 
 
 class UsedSlots:
-    """Who holds what, kept up to date in one round of the leader. Asking costs nothing for hosts where nothing has changed.
+    """The slots in use, kept up to date in one round of the leader. Asking costs nothing for hosts where nothing has changed.
 
     Args:
         records: The assignments at the round's begin, by the flow's serial.

@@ -180,7 +180,7 @@ def standby_command(supervisor: str, life: str, lakes: Sequence[str]) -> list[st
 
 @dataclass(frozen=True)
 class Order:
-    """What a standby is told: the slot that it takes, and the life under which it does.
+    """The order to a standby: the slot that it takes, and the life under which it does.
 
     Attributes:
         port, life: As the command of a worker names them.

@@ -564,7 +564,7 @@ def spark_of(
 
 @dataclass(frozen=True)
 class Asked:
-    """What the flows of a slot ask of Spark.
+    """The wishes of a slot's flows for Spark.
 
     Attributes:
         conf: Its settings.

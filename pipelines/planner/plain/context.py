@@ -84,7 +84,7 @@ class PlainContext:
 def call(
     function: Function, inputs: Table, names: tuple[str, ...], context: PlainContext
 ) -> tuple[list[list[Row]], tuple[str | None, ...]]:
-    """For each row of the inputs the rows that a function gives, and the types of the outputs."""
+    """Return for each row of the inputs the rows that a function gives, and the types of the outputs."""
     unknown: tuple[str | None, ...] = (None,) * len(names)
     if isinstance(function, RowFunction):
         given = taking(function.call, 0, len(inputs.fields))
@@ -103,7 +103,7 @@ def call(
 
 
 def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[bool]:
-    """For each row whether the predicate is true; null counts as false."""
+    """Return for each row whether the predicate is true; null counts as false."""
     predicate = node.predicate
     plain: Callable[..., object] | None = None
     if isinstance(predicate, RowFunction):
@@ -135,7 +135,7 @@ def fitted(label: str, types: Sequence[str], rows: list[Row]) -> list[Row]:
 
 
 def _rows(label: str, function: Callable[..., object], convert: Convert | None, row: Row, width: int) -> list[Row]:
-    """A Python function's rows, by the rule of a stream's.
+    """Return a Python function's rows, by the rule of a stream's.
 
     Raises:
         FunctionError: a row has another number of values than there are fields, or one that is none of its type.
@@ -151,7 +151,7 @@ def _rows(label: str, function: Callable[..., object], convert: Convert | None, 
 
 
 def _over_arrays(function: ArrowFunction, inputs: Table, names: tuple[str, ...]) -> list[list[Row]]:
-    """An Arrow function over the whole batch, as arrays of the inputs' types.
+    """Return an Arrow function over the whole batch, as arrays of the inputs' types.
 
     Raises:
         FunctionError: it gives other than an array of the batch's length per output, or one that its type cannot hold.

@@ -39,7 +39,7 @@ def hashable(kind: str) -> bool:
 
 
 def task_of(values: Sequence[Any], types: Sequence[str], tasks: int) -> int:
-    """`pmod(hash(...), tasks)`: the task that these values belong to."""
+    """Return the task that these values belong to: `pmod(hash(...), tasks)`."""
     return spark_hash(values, types) % tasks
 
 
@@ -97,7 +97,7 @@ def _decimal(value: Decimal, kind: str, seed: int) -> int:
 
 
 def _bits(value: float, floats: str, ints: str, not_a_number: int) -> int:
-    """The bits of a float as an integer; all NaN alike, and minus zero as zero."""
+    """Return the bits of a float as an integer; all NaN alike, and minus zero as zero."""
     if value != value:
         return not_a_number
     bits: int = struct.unpack(ints, struct.pack(floats, 0.0 if value == 0 else value))[0]
@@ -113,7 +113,7 @@ def _long(value: int, seed: int) -> int:
 
 
 def _bytes(value: bytes, seed: int) -> int:
-    """Words of four bytes, then each byte that is left as a signed number of its own (unlike the textbook's Murmur3)."""
+    """Return words of four bytes, then each byte that is left as a signed number of its own (unlike the textbook's Murmur3)."""
     whole = len(value) - len(value) % 4
     for (word,) in struct.iter_unpack("<I", value[:whole]):
         seed = _mixed(seed, word)

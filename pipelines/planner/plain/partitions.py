@@ -45,7 +45,7 @@ def entering(node: nodes.Node, graph: nodes.Graph, tables: Mapping[int, Table], 
 
 
 def repartitioned(node: nodes.PartitionNode, table: Table, context: PlainContext) -> Table:
-    """`shuffle`, `partition_by` and the others."""
+    """Run `shuffle`, `partition_by` and the others."""
     tasks = context.tasks_of(node.id)
     if tasks == 1:
         return table.dealt(None)

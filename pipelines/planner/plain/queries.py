@@ -112,7 +112,7 @@ def check_columns(
 
 
 def _parts(view: Any, table: Table, results: list[Any], types: Mapping[str, str | None], tasks: int) -> list[Any]:
-    """For each tuple those rows of the state that belong to its task."""
+    """Return for each tuple those rows of the state that belong to its task."""
     by_task: dict[int, list[Row]] = {}
     if results:
         known = tuple(types.get(name) for name in (*view.keys, *view.values))
@@ -136,7 +136,7 @@ def _made(node: nodes.StateQueryNode, view: Any, arguments: Row, result: Any) ->
 
 
 def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The state's columns that the outputs show: those of their names, else by position."""
+    """Return the state's columns that the outputs show: those of their names, else by position."""
     return outputs if set(outputs) <= set(columns) else columns[: len(outputs)]
 
 

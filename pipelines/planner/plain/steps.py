@@ -140,12 +140,12 @@ def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext)
 
 
 def _deciding(node: nodes.JoinNode) -> int | None:
-    """The first side that must be there, whose keys decide; None where all may be absent."""
+    """Return the first side that must be there, whose keys decide; None where all may be absent."""
     return next((number for number, side in enumerate(node.sides) if not side.outer), None)
 
 
 def _crossed(node: nodes.JoinNode, tables: Sequence[Table], key: Row, rows: list[list[Row]]) -> list[Row]:
-    """The cross product of one key's tuples, the last side fastest; none if a side that must be there is absent."""
+    """Return the cross product of one key's tuples, the last side fastest; none if a side that must be there is absent."""
     sides = []
     for side, table, matches in zip(node.sides, tables, rows, strict=True):
         if not matches and not side.outer:
@@ -164,7 +164,7 @@ def _types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, .
 
 
 def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, ...]:
-    """The types of the deciding side's keys; where there is none, those of all of them."""
+    """Return the types of the deciding side's keys; where there is none, those of all of them."""
     deciding, sides = _deciding(node), list(zip(tables, node.sides, strict=True))
     deciding_sides = sides if deciding is None else [sides[deciding]]
     keys = zip(*([table.type_of(name) for name in side.keys] for table, side in deciding_sides), strict=True)

@@ -1,4 +1,4 @@
-"""What Nimbus tells of a flow: details of what happened, and why it has no place."""
+"""Details of what happened to a flow, and why it has no place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which supervisors the leader leaves out, because their hosts have failed again and again."""
+"""The supervisors that the leader leaves out, because their hosts have failed again and again."""
 
 from __future__ import annotations
 
