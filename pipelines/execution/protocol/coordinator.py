@@ -209,7 +209,7 @@ class Coordinator:
     def due(self) -> list[int]:
         """Return the txids to open now, failed ones first; none while deactivated or behind a poison batch (R2).
 
-        Spark decides when a batch comes: only the conformance tests of the rules call this.
+        Spark decides when a batch comes: only the conformance tests of the rules call this (ADR 125).
         """
         waiting = self._waiting()
         if not self.accepting or any(self._records[t].state is BatchState.POISON for t in waiting):

@@ -45,7 +45,7 @@ class Stage:
         name: Unique within its group. The same name in two groups is two stages (B10).
         upstream: The stages that it receives from; none makes it a source.
         commits: It writes one table, and waits for the commit signal. A bolt with two states is two such stages.
-        tasks: How many reports of each kind make it whole (B3).
+        tasks: How many reports of each kind make it whole (B3). The engine's stages have one (ADR 125).
         lazy: Its counts come out of the commit's own Spark job, so the commit signal does not wait for them.
         transactional: For a source: a replay must deliver the same rows. False for an opaque one.
         fields: For a source: what of a row is hashed, as a digest.
@@ -116,7 +116,7 @@ class BatchTracker:
         stages: All stages, each after its upstream.
         attempts: Where attempts and positions survive a restart.
         max_attempts: After that many failed attempts a txid is POISON. An attempt that never ended counts as failed.
-        max_active: How many txids of a group may be active at once (R2).
+        max_active: How many txids of a group may be active at once (R2). The engine has one (ADR 125).
         first_txid: The first txid of a fresh group.
         idle_seconds: The time-out of B9. The default is twenty times the original's 30 s: a Spark stage reports when
             it is whole, where a bolt reports each tuple.
@@ -300,7 +300,7 @@ class BatchTracker:
     def tick(self) -> list[Outcome]:
         """Drop the attempts that were idle for one to two time-outs, as failures (B9).
 
-        Spark has one batch in flight and its own time-outs, so only the conformance tests of the rules call this.
+        Spark has one batch in flight and its own time-outs, so only the conformance tests of the rules call this (ADR 125).
 
         A batch that only waits for an earlier one to commit is not idle.
         """
@@ -340,7 +340,7 @@ class BatchTracker:
     def deactivate(self) -> None:
         """Open no more batches; those that are open go on to their commit (R6).
 
-        The engine drains its queries instead: only the conformance tests of the rules call this.
+        The engine drains its queries instead: only the conformance tests of the rules call this (ADR 125).
         """
         for coordinator in self._coordinators.values():
             coordinator.accepting = False

@@ -103,7 +103,8 @@ class Demand:
         user_workers: Workers that the user defines.
         hosts: The only hosts it may use (isolation); all if empty.
         use_old_assignment: Workers come up where they were, with the tasks that they had.
-        single_master: Whether the master has a worker of its own; if None, when there are ten workers or more.
+        single_master: Whether the master has a worker of its own; if None, when there are ten workers or more. Nimbus' own
+            flows have no master (ADR 125).
     """
 
     flow: str

@@ -362,7 +362,7 @@ def plan_assignment(
         dead: Tasks that do not beat any more. All tasks of their workers, and those of dead supervisors, are dead too.
         alive: Tasks that beat although their supervisor is dead: their workers are left alone.
         reassign: REBALANCE may move every task; else tasks stay in their slots and only new ones are placed.
-        reserve: Slots of the cluster to leave free.
+        reserve: Slots of the cluster to leave free (rules 5.3.1); Nimbus leaves none (ADR 125).
         blacklist: Hosts to leave out, as long as the others have enough slots.
         local: One worker holds all.
         now: The time, in seconds, for `Assignment.started`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, func, insert, select, update
@@ -37,6 +38,17 @@ from pipelines.nimbus.registry.tables import beats, events, flows, versions
 
 PLACING_SETTINGS = ("application", "isolated", "master", "spark", "hosts", "user_workers", "use_old_assignment")
 """The settings that decide where a flow's tasks run."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A new version of a flow: the event that makes it, its content, the version before it, and the one that it copies."""
+
+    event: str
+    content: Content
+    before: int | None
+    said: Request = field(default_factory=Request)
+    copy_of: int | None = None
 
 
 class Registry:
@@ -89,7 +101,7 @@ class Registry:
                 problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted again"
                 raise VersionError(name, seen.version.number, problem, row.version)
             check_content(name, content)
-            return self._new_version(connection, row, content, "UPDATE", said or Request(), before=row.version)
+            return self._new_version(connection, row, _Change("UPDATE", content, row.version, said=said or Request()))
 
     def roll_back(self, name: str, to: int | None = None) -> DeployedFlow:
         """Make an earlier version's content the current one, as a new version: history is only added to.
@@ -106,9 +118,8 @@ class Registry:
             if target is None:
                 raise VersionError(name, row.version, "there is none before it", row.version)
             version = self._version(connection, row, target)
-            return self._new_version(
-                connection, row, version.content, "ROLL_BACK", Request(), before=version.before, copy_of=version.number
-            )
+            change = _Change("ROLL_BACK", version.content, version.before, copy_of=version.number)
+            return self._new_version(connection, row, change)
 
     def versions(self, name: str) -> list[Version]:
         """Return every version of a deployed flow, the oldest first."""
@@ -286,21 +297,13 @@ class Registry:
         connection.execute(insert(events).values(**line))
         return self._again(connection, serial)
 
-    def _new_version(
-        self,
-        connection: Connection,
-        row: Row[Any],
-        content: Content,
-        event: str,
-        said: Request,
-        *,
-        before: int | None,
-        copy_of: int | None = None,
-    ) -> DeployedFlow:
+    def _new_version(self, connection: Connection, row: Row[Any], change: _Change) -> DeployedFlow:
         highest = connection.scalar(select(func.max(versions.c.number)).where(versions.c.flow == row.serial)) or 0
-        self._insert_version(connection, row.serial, highest + 1, content, before=before, copy_of=copy_of)
+        self._insert_version(
+            connection, row.serial, highest + 1, change.content, before=change.before, copy_of=change.copy_of
+        )
         former = self._read(connection, row)
-        new = former.with_content(content, said)
+        new = former.with_content(change.content, change.said)
         changes = {
             "version": highest + 1,
             "scale": new.scale.to_json(),
@@ -310,7 +313,7 @@ class Registry:
         }
         connection.execute(update(flows).where(flows.c.serial == row.serial).values(**changes))
         flow = self._again(connection, row.serial)
-        line = {"flow": row.serial, "at": self._clock(), "event": event, "from_status": row.status}
+        line = {"flow": row.serial, "at": self._clock(), "event": change.event, "from_status": row.status}
         connection.execute(insert(events).values(**line, to_status=row.status, version=highest + 1))
         return flow
 

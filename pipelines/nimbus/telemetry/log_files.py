@@ -70,7 +70,7 @@ class LogFile(logging.Handler):
     """Appends lines to a file and turns it over: `worker.jsonl` becomes `worker.jsonl.1`, that one `.2`, and so on.
 
     Every line is one write at the file's end, so two processes may share the file: an earlier worker of the slot that wakes
-    up late. A line that cannot be written is dropped and counted; the next one that can says how many were lost.
+    up late. A line that cannot be written is dropped and counted; the next one that can says how many were lost (ADR 127).
 
     Args:
         file: The file; its folder is made.
