@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -220,20 +220,8 @@ class Progress:
         in_turn = self._left > 0 and time.perf_counter() < self._until
         moved, other = in_turn and (mark != seen.mark or bool(seen.unread)), in_turn and flow.version != seen.version
         if moved:
-            seen.looks = [*seen.looks, (flow.lag_seconds, round(flow.rows_per_second, 1))][-LAST:]
-            told = []
-            seen.unread = {}
-            for number, name in enumerate(view.writers):
-                events: list[dg.AssetMaterialization] = []
-                all_read = False
-                with _guarded(view.name, name, seen):
-                    if name not in seen.tables:
-                        seen.tables[name] = self._before(view, name, flow.submitted_at)
-                    events, all_read = self._of_table(view, name, seen, now, self._left // (len(view.writers) - number))
-                yield from events
-                told.append(all_read)
             # Cut off, it has come forward at the next look too, and then it is its turn before the others.
-            moved = all(told)
+            moved = yield from self._of_tables(view, flow, now)
         if moved:
             yield from self._of_checks(view, flow, seen)
             seen.mark, seen.told_at = mark, now
@@ -259,6 +247,22 @@ class Progress:
         self._change(view.name, seen, kinds, wrong)
 
     # --- tables -----------------------------------------------------------------------------------------------------
+
+    def _of_tables(self, view: FlowView, flow: FlowStatus, now: float) -> Generator[Event, None, bool]:
+        """Yield what a flow has written; return whether that is all of it."""
+        seen, all_of_them = self._seen[view.name], True
+        seen.looks = [*seen.looks, (flow.lag_seconds, round(flow.rows_per_second, 1))][-LAST:]
+        seen.unread = {}
+        for number, name in enumerate(view.writers):
+            events: list[dg.AssetMaterialization] = []
+            all_read = False
+            with _guarded(view.name, name, seen):
+                if name not in seen.tables:
+                    seen.tables[name] = self._before(view, name, flow.submitted_at)
+                events, all_read = self._of_table(view, name, seen, now, self._left // (len(view.writers) - number))
+            yield from events
+            all_of_them = all_of_them and all_read
+        return all_of_them
 
     def _before(self, view: FlowView, name: str, submitted_at: float) -> int:
         """Return the last version of before the submission: what the table held then was reported by whoever wrote it.

@@ -114,11 +114,9 @@ class WorkerProcess:
         """Flows whose loaded version has run here."""
         self._former: dict[int, FormerVersion] = {}
         """By flow the version before, which has yet to read to its end."""
-        self._renewed_at = 0.0
-        self._supervised_at = time.monotonic()
-        self._revisions: dict[int, int] = {}
-        self._deployed: dict[int, DeployedFlow] = {}
-        """All deployed flows, by serial."""
+        self._renewed_at, self._supervised_at = 0.0, time.monotonic()
+        self._revisions, self._deployed = dict[int, int](), dict[int, DeployedFlow]()
+        """By serial what was seen of all deployed flows, and the flows."""
         self._leave_by: dict[Key, float] = {}
         """Until when tasks may drain that are not to run here any more."""
         self._rebalanced: set[Key] = set()
