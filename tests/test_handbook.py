@@ -29,19 +29,27 @@ def entries() -> dict[str, str]:
     return {name: text.strip() for heading, text in pairs for name in heading.split(", ")}
 
 
-def errors() -> list[str]:
-    """The names of all error classes of the product, wherever they are defined."""
+def error_classes() -> set[type[TrideltaError]]:
+    """All error classes of the product, wherever they are defined."""
     for package in (pipelines, ops):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(MIGRATIONS) and not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
-    found, waiting = {TrideltaError.__name__}, [TrideltaError]
+    found, waiting = {TrideltaError}, [TrideltaError]
     while waiting:
         for one in waiting.pop().__subclasses__():
             if one.__module__.startswith(("pipelines.", "ops.")) and not one.__name__.startswith("_"):
-                found.add(one.__name__)
+                found.add(one)
             waiting.append(one)
-    return sorted(found)
+    return found
+
+
+def errors() -> list[str]:
+    return sorted({one.__name__ for one in error_classes()})
+
+
+def test_no_two_errors_have_one_name() -> None:
+    assert len(errors()) == len(error_classes())
 
 
 @pytest.mark.parametrize("error", errors())

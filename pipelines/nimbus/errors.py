@@ -143,7 +143,7 @@ class LeaseHeldError(NimbusError):
         )
 
 
-class LeaseLostError(NimbusError):
+class RegistryLeaseLostError(NimbusError):
     """The lease ran out, was given back, or is another holder's by now: the old holder must stop at once."""
 
     def __init__(self, name: str, holder: str, token: int, *, seen_holder: str | None, seen_token: int) -> None:
@@ -158,6 +158,10 @@ class LeaseLostError(NimbusError):
             f'lease "{name}": {holder} no longer holds it with token {token}: {now}',
             hint="stop; take it again to go on",
         )
+
+
+LeaseLostError = RegistryLeaseLostError
+"""The former name, which `pipelines.places.lease` has, too; it goes with version 0.3."""
 
 
 class SettingError(NimbusError):

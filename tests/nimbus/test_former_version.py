@@ -14,7 +14,7 @@ from pipelines import Lake
 from pipelines.execution.checkpoint import changeover
 from pipelines.execution.checkpoint.ownership import _LEASED
 from pipelines.nimbus.deployed import WATCHED
-from pipelines.nimbus.errors import LeaseLostError
+from pipelines.nimbus.errors import RegistryLeaseLostError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.processes.former import FormerQuery
 from pipelines.nimbus.processes.task import Application, Task
@@ -164,7 +164,7 @@ def test_a_query_that_has_lost_its_lease_commits_nothing(worker: Worker) -> None
         # As after the lease has run out, and another worker has taken it and given it back.
         worker.process._former.clear()
         worker.leases.release(query.lease)
-        with pytest.raises(LeaseLostError) as lost:
+        with pytest.raises(RegistryLeaseLostError) as lost:
             query._guard("committing", "sums", 1)
         found.append(query.query.group)
         raise lost.value

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
+from pipelines.nimbus.errors import LeaseHeldError, RegistryLeaseLostError
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.store import Store
 
@@ -75,7 +75,7 @@ class TwoHolders(RuleBasedStateMachine):
     def renew(self, data: st.DataObject, seconds: float) -> None:
         holder, lease = self.any_lease(data)
         if not self.holds(holder, lease):
-            with pytest.raises(LeaseLostError) as caught:
+            with pytest.raises(RegistryLeaseLostError) as caught:
                 self.leases[holder].renew(lease, seconds)
             assert (caught.value.token, caught.value.seen_token) == (lease.token, self.tokens[-1])
             return
@@ -94,7 +94,7 @@ class TwoHolders(RuleBasedStateMachine):
             with self.store.write() as connection:
                 self.leases[holder].guard(connection, lease)
                 self.writes.append(lease.token)
-        except LeaseLostError:
+        except RegistryLeaseLostError:
             assert not self.holds(holder, lease)
             return
         assert self.holds(holder, lease)
@@ -123,7 +123,7 @@ class TwoHolders(RuleBasedStateMachine):
             for lease in hands:
                 try:
                     self.leases[holder].check(lease)
-                except LeaseLostError:
+                except RegistryLeaseLostError:
                     continue
                 holding.append(lease.token)
         assert len(holding) <= 1

@@ -10,10 +10,10 @@ import pytest
 from pipelines.execution.protocol.coordinator import AttemptRecord, Coordinator
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
-    LeaseLostError,
     NotAliveError,
     NoTransitionError,
     RebalanceError,
+    RegistryLeaseLostError,
     SubmitError,
     VersionError,
 )
@@ -331,7 +331,7 @@ def test_a_late_worker_hears_it_at_its_next_beat(registry: Registry, places: Pla
     clock.now += 11
     new = registry.leases.take("counts/1", "new", 10)
     beat(places, flow, 1, ("s2", 1), new, lease_seconds=10)
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(RegistryLeaseLostError):
         beat(places, flow, 1, ("s1", 1), old, lease_seconds=10, figures={"late": True})
     assert places.beats(flow)[1].supervisor == "s2"
     registry.kill("counts", wait_seconds=0)
@@ -352,12 +352,12 @@ def test_of_beats_together_those_that_are_refused_leave_nothing(
     # In another order than the flows came in.
     beaten = [Beat(flow, 1, lease, {"batch": 7}) for flow, lease in reversed([*zip(flows, leases, strict=True)])]
     refused = places.beat_together(beaten, ("s1", 1), lease_seconds=10)
-    assert [type(error) for error in refused] == [type(None), NotAliveError, LeaseLostError, type(None)]
+    assert [type(error) for error in refused] == [type(None), NotAliveError, RegistryLeaseLostError, type(None)]
     assert sorted(places.all_beats()) == [flows[0].serial, flows[3].serial]
     assert places.beats(flows[3])[1].figures == {"batch": 7}
     clock.now += 6
     registry.leases.check(leases[0])
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(RegistryLeaseLostError):
         registry.leases.check(leases[2])
 
 
@@ -388,7 +388,7 @@ def test_a_nimbus_that_lost_its_leadership_changes_nothing(registry: Registry, p
         lambda: places.assign_all([Placing(flow, {("s1", 1): [1]}, "NEW")], under=frozen),
     ]
     for call in calls:
-        with pytest.raises(LeaseLostError) as caught:
+        with pytest.raises(RegistryLeaseLostError) as caught:
             call()
         assert (caught.value.token, caught.value.seen_token, caught.value.seen_holder) == (1, 2, "n2")
     assert registry.flows() == [flow]
@@ -407,12 +407,12 @@ def test_attempts_are_fenced(store: Store, clock: Clock) -> None:
     new = FencedAttempts(own, store, leases, leases.take("counts/main", "new", 10))
     again = Coordinator("main", new).open(0)
     assert again.attempt == 1
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(RegistryLeaseLostError):
         old.put("main", 0, AttemptRecord(attempt=9))
     assert own.get("main")[0].attempt == 1, "what the registry refuses is not put beside the checkpoint"
     new.put("main", 100, AttemptRecord(3))
     new.forget("main", 100)
     assert new.get("main") == own.get("main") == {100: AttemptRecord(3)}
     clock.now += 10
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(RegistryLeaseLostError):
         new.put("main", 101, AttemptRecord(0))

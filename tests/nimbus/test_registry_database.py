@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # A holder in a process of its own: takes, waits to be told to go on, renews.
 _HOLDER = """
 import sys
-from pipelines.nimbus.errors import LeaseLostError
+from pipelines.nimbus.errors import RegistryLeaseLostError
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.store import Store
 
@@ -46,7 +46,7 @@ print(lease.token, flush=True)
 sys.stdin.readline()
 try:
     leases.renew(lease, 60)
-except LeaseLostError as error:
+except RegistryLeaseLostError as error:
     print(error.seen_token, error.seen_holder, flush=True)
 """
 

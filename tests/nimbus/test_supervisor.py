@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pipelines import logs
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.errors import LeaseHeldError, RegistryError, RegistryLeaseLostError
 from pipelines.nimbus.processes.life import Life, LifeRecord, holder_of
 from pipelines.nimbus.processes.supervisor import SupervisorProcess, worker_environment
 from pipelines.nimbus.registry.placements import Places
@@ -341,7 +341,7 @@ def test_a_container_that_begins_with_an_empty_home_waits_for_its_former_life(
     monkeypatch.setattr(again, "look", again.stop)
     again.run()
     assert host.supervisor._own is not None
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(RegistryLeaseLostError):
         host.registry.leases.check(host.supervisor._own)
 
 
@@ -479,5 +479,5 @@ def test_a_registry_file_that_is_replaced_is_said_before_the_new_one_is_used(hos
     (tmp_path / "new.db").replace(tmp_path / "registry.db")
     with pytest.raises(RegistryError, match="was replaced by another file"):
         host.registry.leases.renew(lease, 60)
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(RegistryLeaseLostError):
         host.registry.leases.renew(lease, 60)

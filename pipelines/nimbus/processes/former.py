@@ -11,7 +11,7 @@ import structlog
 
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.nimbus import deployed
-from pipelines.nimbus.errors import FormerVersionError, LeaseHeldError, LeaseLostError
+from pipelines.nimbus.errors import FormerVersionError, LeaseHeldError, RegistryLeaseLostError
 from pipelines.nimbus.processes.task import Application, Task
 from pipelines.nimbus.registry.leases import Lease
 
@@ -121,7 +121,7 @@ class FormerVersion:
         for lease in list(self._borrowed):
             try:
                 self._application.registry.leases.renew(lease, self._application.lease_seconds)
-            except LeaseLostError:
+            except RegistryLeaseLostError:
                 # It may have been given back in this moment, by the thread that reads.
                 if lease in self._borrowed:
                     raise

@@ -23,7 +23,7 @@ from pipelines.nimbus.deployed import (
     demand_of,
     queries_of,
 )
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, RegistryError
+from pipelines.nimbus.errors import LeaseHeldError, NimbusError, RegistryError, RegistryLeaseLostError
 from pipelines.nimbus.placement.blacklist import Blacklist
 from pipelines.nimbus.placement.model import Assignment, Kind, Supervisor, Worker
 from pipelines.nimbus.placement.planner import plan_assignment
@@ -154,7 +154,7 @@ class Leader:
             self._lead(self._held())
         except LeaseHeldError:
             return
-        except LeaseLostError as error:
+        except RegistryLeaseLostError as error:
             logger.warning("leads no longer", reason=str(error))
             self._lease = None
 
@@ -163,7 +163,7 @@ class Leader:
         if self._lease is not None:
             try:
                 self._lease = self._registry.leases.renew(self._lease, self._lease_seconds)
-            except LeaseLostError:
+            except RegistryLeaseLostError:
                 self._lease = None
         if self._lease is None:
             self._lease = self._registry.leases.take(LEASE, self._holder, self._lease_seconds)
@@ -325,7 +325,7 @@ class Leader:
         """Place an application. What nobody foresaw is the problem of its flows alone; the leader goes on with the others."""
         try:
             self._place(application, members, look, lease)
-        except (RegistryError, LeaseLostError):
+        except (RegistryError, RegistryLeaseLostError):
             raise
         except Exception as error:
             logger.exception("not placed", application=application)

@@ -27,7 +27,7 @@ from pipelines import logs
 from pipelines.bounds import own_master, shown
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.ownership import host_name
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError, SettingError
+from pipelines.nimbus.errors import LeaseHeldError, RegistryError, RegistryLeaseLostError, SettingError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of, may_live
@@ -259,7 +259,7 @@ class SupervisorProcess:
             return False
         try:
             self._own = self._registry.leases.renew(self._own, self._own_seconds)
-        except LeaseLostError:
+        except RegistryLeaseLostError:
             # It was frozen, or the clock has jumped. If another has come up meanwhile, this one is the one too many.
             try:
                 self._own = self._taken()

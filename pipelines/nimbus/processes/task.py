@@ -23,7 +23,7 @@ from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
 from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.deployed import DeployedQuery, component_id
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.errors import LeaseHeldError, RegistryError, RegistryLeaseLostError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.store import Store
@@ -153,7 +153,7 @@ class Task(threading.Thread):
         self._failures = 0
         self._streaming: StreamingQuery | None = None
         self._lineage: LineageRun | None = None
-        self.lost: LeaseLostError | None = None
+        self.lost: RegistryLeaseLostError | None = None
         self.ran = False
         """Whether its query has ever run here."""
         self.revision = 0
@@ -194,7 +194,7 @@ class Task(threading.Thread):
                     else:
                         self.figures.state = DRAINED
                         self._wanted.wait(_POLL_SECONDS)
-                except LeaseLostError as error:
+                except RegistryLeaseLostError as error:
                     self.lost = error
                 except Exception as error:
                     self._failed(error)
@@ -440,7 +440,7 @@ class Task(threading.Thread):
     # --- when it fails ----------------------------------------------------------------------------------------------
 
     def _failed(self, error: Exception) -> None:
-        if isinstance(error.__cause__, LeaseLostError):
+        if isinstance(error.__cause__, RegistryLeaseLostError):
             self.lost = error.__cause__
             return
         self._failures += 1

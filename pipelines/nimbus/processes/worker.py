@@ -31,10 +31,10 @@ from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import (
     DeployError,
     LeaseHeldError,
-    LeaseLostError,
     NimbusError,
     NotAliveError,
     RegistryError,
+    RegistryLeaseLostError,
 )
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
@@ -466,7 +466,7 @@ class WorkerProcess:
             self._beat_for([task for task in list(self._tasks.values()) if task.lease is not None], memory)
             for former in list(self._former.values()):
                 former.renew()
-        except LeaseLostError as error:
+        except RegistryLeaseLostError as error:
             if not self._ended.is_set():
                 self._end_now(LEASE_LOST, str(error))
         except RegistryError as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
+from pipelines.nimbus.errors import LeaseHeldError, RegistryLeaseLostError
 from pipelines.nimbus.registry.store import Store, insert_missing
 from pipelines.nimbus.registry.tables import leases
 
@@ -111,7 +111,7 @@ class Leases:
         """Let a writing transaction go on only under a live lease, which stays locked until the transaction ends.
 
         Raises:
-            LeaseLostError: The holder no longer has it; the transaction is to be given up.
+            RegistryLeaseLostError: The holder no longer has it; the transaction is to be given up.
         """
         return self._judge(lease, self._locked(connection, lease.name))
 
@@ -132,7 +132,7 @@ class Leases:
             or row.expires_at <= self._clock()
         ):
             seen = (row.holder, row.token) if row is not None else (None, 0)
-            raise LeaseLostError(lease.name, lease.holder, lease.token, seen_holder=seen[0], seen_token=seen[1])
+            raise RegistryLeaseLostError(lease.name, lease.holder, lease.token, seen_holder=seen[0], seen_token=seen[1])
         return row
 
     @staticmethod

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Select, Table, and_, delete, insert, select, update
 
-from pipelines.nimbus.errors import LeaseLostError, NotAliveError
+from pipelines.nimbus.errors import NotAliveError, RegistryLeaseLostError
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.records import (
     AssignmentRecord,
@@ -197,14 +197,14 @@ class Places:
 
     def beat_together(
         self, beaten: Sequence[Beat], slot: tuple[str, int], *, lease_seconds: float
-    ) -> list[LeaseLostError | NotAliveError | None]:
+    ) -> list[RegistryLeaseLostError | NotAliveError | None]:
         """Record that tasks of one slot live and how far they are, and prolong their leases, in one transaction.
 
         Returns:
-            Per beat why it was refused, else None; the others hold all the same. LeaseLostError: the task runs elsewhere by now,
-            or its lease ran out: stop it at once. NotAliveError: the flow was removed: stop it.
+            Per beat why it was refused, else None; the others hold all the same. RegistryLeaseLostError: the task runs
+            elsewhere by now, or its lease ran out: stop it at once. NotAliveError: the flow was removed: stop it.
         """
-        refused = dict[int, LeaseLostError | NotAliveError | None]()
+        refused = dict[int, RegistryLeaseLostError | NotAliveError | None]()
         with self._store.write() as connection:
             for number, beat in sorted(enumerate(beaten), key=lambda numbered: numbered[1].flow.serial):
                 refused[number] = self._tried(connection, beat, slot, lease_seconds)
@@ -212,12 +212,12 @@ class Places:
 
     def _tried(
         self, connection: Connection, beat: Beat, slot: tuple[str, int], lease_seconds: float
-    ) -> LeaseLostError | NotAliveError | None:
+    ) -> RegistryLeaseLostError | NotAliveError | None:
         # Nothing of a beat that is refused may stay.
         savepoint = connection.begin_nested()
         try:
             self._beat(connection, beat, slot, lease_seconds)
-        except (LeaseLostError, NotAliveError) as error:
+        except (RegistryLeaseLostError, NotAliveError) as error:
             savepoint.rollback()
             return error
         savepoint.commit()
