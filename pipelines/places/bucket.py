@@ -21,7 +21,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from pipelines.places.store import Entry, Store, Stored, StoreError
+from pipelines.places.store import Entry, FileStore, Stored, StoreError
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
@@ -37,7 +37,7 @@ UNREAD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 _NAMED = re.compile(r'Path "(.*?)"(?:: Encountered| contained)', re.DOTALL)
 
 
-class BucketStore(Store):
+class BucketStore(FileStore):
     """Keeps files in a bucket.
 
     Args:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pipelines.places.store import Entry, Store, Stored
+from pipelines.places.store import Entry, FileStore, Stored
 
 _LOCK = ".store.lock"
 _DRAFT = ".draft"
 
 
-class DiskStore(Store):
+class DiskStore(FileStore):
     """Keeps files below a folder. Replacing takes a lock of the file's folder, so that what was compared is what is replaced.
 
     Args:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from pipelines.places.store import Entry, Store, Stored, StoreError, now
+from pipelines.places.store import Entry, FileStore, Stored, StoreError, now
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -55,7 +55,7 @@ class _Version:
         return f"{self.born}/{self.number}"
 
 
-class HdfsStore(Store):
+class HdfsStore(FileStore):
     """Keeps files in HDFS. Settings and users of Hadoop are found as Hadoop finds them (HADOOP_CONF_DIR, HADOOP_USER_NAME).
 
     Args:

@@ -1,7 +1,7 @@
 """A lease: a file in a store that one process holds at a time, on any host.
 
 A store has no locks. The holder's file says who it is, and is put anew every few seconds; each put replaces the file that was
-there before it (`Store.compare_and_swap`), so two never think that they hold it for longer than a lease lasts. No clocks are
+there before it (`FileStore.compare_and_swap`), so two never think that they hold it for longer than a lease lasts. No clocks are
 compared: who waits watches the file, and takes it over when it has seen it unchanged for a lease's time by its own clock. A
 holder on the same kernel that has ended is not waited for.
 
@@ -48,7 +48,7 @@ class LeaseLostError(TrideltaError):
         )
 
 
-class Lease:
+class FileLease:
     """A lease that this process holds, until `release`.
 
     Args:
@@ -109,7 +109,7 @@ class Lease:
 
 
 @contextmanager
-def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SECONDS) -> Iterator[Lease]:
+def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SECONDS) -> Iterator[FileLease]:
     """Hold a lease while the block runs.
 
     Args:
@@ -118,7 +118,7 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
         seconds: how long it lasts unless it is put anew.
     """
     id_ = uuid4().hex
-    lease = Lease(file, flow, id_, _taken(file, flow, id_, wait_seconds, seconds), seconds)
+    lease = FileLease(file, flow, id_, _taken(file, flow, id_, wait_seconds, seconds), seconds)
     try:
         yield lease
     finally:

@@ -21,7 +21,7 @@ from pipelines.errors import TrideltaError
 from pipelines.private import masked
 
 if TYPE_CHECKING:
-    from pipelines.places.store import Store
+    from pipelines.places.store import FileStore
 
 S3, HDFS, FILE = "s3", "hdfs", "file"
 _SPELLED = {"s3": S3, "s3a": S3, "hdfs": HDFS}
@@ -130,7 +130,7 @@ class Location:
         return self.spark
 
     @property
-    def store(self) -> Store:
+    def store(self) -> FileStore:
         """Return the store that it lies on; its keys are those of the store."""
         from pipelines.places.store import store_at
 

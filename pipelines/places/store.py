@@ -66,7 +66,7 @@ class Entry:
     version: str
 
 
-class Store(ABC):
+class FileStore(ABC):
     """Keeps files by key; a key is a path without a slash at its ends. Reading what is not there is a FileNotFoundError."""
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Store(ABC):
         """Return the time by the clock that dates the store's files, in seconds since 1970."""
 
 
-def store_at(location: Location) -> Store:
+def store_at(location: Location) -> FileStore:
     """Return the store of a place. One client per bucket and process: a process that was forked makes its own."""
     if location.is_local:
         from pipelines.places.disk import DiskStore
@@ -142,7 +142,7 @@ def store_at(location: Location) -> Store:
 
 
 @lru_cache(maxsize=16)
-def _remote(scheme: str, name: str, process: int) -> Store:
+def _remote(scheme: str, name: str, process: int) -> FileStore:
     if scheme == "hdfs":
         from pipelines.places.hdfs import HdfsStore
 

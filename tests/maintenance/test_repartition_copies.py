@@ -29,7 +29,7 @@ from pipelines.execution.checkpoint.copy import (
 )
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.maintenance import repartition
-from pipelines.places.lease import Lease, LeaseLostError
+from pipelines.places.lease import FileLease, LeaseLostError
 from pipelines.places.location import Location, Place
 from pipelines.sources.channels import Start
 
@@ -206,14 +206,14 @@ def test_who_has_lost_the_lease_touches_nothing_from_then_on(
             (there.spark / name).write_bytes(value)
         checks, seen = [0], list[dict[str, bytes]]()
 
-        def check(_: Lease, checks: list[int] = checks, seen: list[Any] = seen, allowed: int = allowed) -> None:
+        def check(_: FileLease, checks: list[int] = checks, seen: list[Any] = seen, allowed: int = allowed) -> None:
             checks[0] += 1
             if checks[0] > allowed:
                 seen.append(files(there.folder))
                 lost()
 
         with monkeypatch.context() as patched, there.running(0):
-            patched.setattr(Lease, "check", check)
+            patched.setattr(FileLease, "check", check)
             try:
                 work(there, copy)
                 assert allowed > len(FILES)
@@ -242,7 +242,7 @@ def test_a_repartition_without_its_lease_leaves_the_next_runs_checkpoint(
             (there.spark / "offsets" / "1").write_bytes(b"of the next run")
             left.update(files(there.folder))
             if notices:
-                monkeypatch.setattr(Lease, "check", lost)
+                monkeypatch.setattr(FileLease, "check", lost)
             if fails:
                 raise OSError("the state is another one")
 

@@ -16,9 +16,9 @@ from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord
 from pipelines.places import lease
-from pipelines.places.lease import Lease, LeaseLostError, held
+from pipelines.places.lease import FileLease, LeaseLostError, held
 from pipelines.places.location import Location
-from pipelines.places.store import Store, StoreError
+from pipelines.places.store import FileStore, StoreError
 from pipelines.state.turns import LateWriterError
 
 
@@ -130,7 +130,7 @@ def test_who_has_lost_it_notices_and_leaves_the_others(file: Location) -> None:
 def test_a_put_whose_answer_was_lost_is_its_own(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     swap, puts = type(file.store).compare_and_swap, list[bytes]()
 
-    def unanswered(store: Store, key: str, data: bytes, tag: str) -> str | None:
+    def unanswered(store: FileStore, key: str, data: bytes, tag: str) -> str | None:
         done = swap(store, key, data, tag)
         puts.append(data)
         if len(puts) == 1:
@@ -174,7 +174,7 @@ def test_a_host_that_has_slept_notices(file: Location, monkeypatch: pytest.Monke
 def test_it_counts_from_before_the_put_that_took_it(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     put, slow = type(file.store).put_if_absent, [0.0]
 
-    def late(store: Store, key: str, data: bytes) -> str | None:
+    def late(store: FileStore, key: str, data: bytes) -> str | None:
         done = put(store, key, data)
         slow[0] = 160.0
         return done
@@ -203,10 +203,10 @@ def test_a_run_that_has_lost_its_lease_begins_no_batch(file: Location, monkeypat
         with checkpoint.committing(0.0):
             pass
 
-        def taken(_: Lease) -> None:
+        def taken(_: FileLease) -> None:
             raise LeaseLostError("f", str(file), "another process has taken it over")
 
-        monkeypatch.setattr(Lease, "check", taken)
+        monkeypatch.setattr(FileLease, "check", taken)
         with pytest.raises(LeaseLostError), checkpoint.committing(0.0):
             pass
     assert not checkpoint.is_running()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipelines.places.bucket import BucketStore
 from pipelines.places.disk import DiskStore
 from pipelines.places.hdfs import HdfsStore
-from pipelines.places.store import Store, StoreError
+from pipelines.places.store import FileStore, StoreError
 from pipelines.sources import JsonFiles, ParquetFiles
 from pipelines.sources.files import _UNREAD, FileSource
 from tests.places.conftest import use
@@ -29,7 +29,7 @@ SERVERS = ["disk", "moto", pytest.param("versity", marks=EXHAUSTIVE), pytest.par
 
 
 @pytest.fixture(params=SERVERS)
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
     if request.param == "disk":
         return DiskStore(tmp_path / "store")
     if request.param == "hdfs":
@@ -37,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return BucketStore(use(request.getfixturevalue(f"{request.param}_server"), monkeypatch))
 
 
-def test_what_is_put_is_read(store: Store) -> None:
+def test_what_is_put_is_read(store: FileStore) -> None:
     tag = store.put("a/b.json", b"one")
     assert store.read("a/b.json").data == b"one"
     assert store.read("a/b.json").tag == tag
@@ -47,7 +47,7 @@ def test_what_is_put_is_read(store: Store) -> None:
     assert store.put("empty", b"") == store.read("empty").tag
 
 
-def test_what_is_not_there_is_said_as_of_files(store: Store) -> None:
+def test_what_is_not_there_is_said_as_of_files(store: FileStore) -> None:
     for ask in (store.read, store.entry):
         with pytest.raises(FileNotFoundError, match="none"):
             ask("a/none")
@@ -58,7 +58,7 @@ def test_what_is_not_there_is_said_as_of_files(store: Store) -> None:
     store.delete("a/none")
 
 
-def test_a_file_is_created_once(store: Store) -> None:
+def test_a_file_is_created_once(store: FileStore) -> None:
     tag = store.put_if_absent("x/epoch.json", b"mine")
     assert tag == store.read("x/epoch.json").tag
     assert store.put_if_absent("x/epoch.json", b"others'") is None
@@ -69,7 +69,7 @@ def test_a_file_is_created_once(store: Store) -> None:
     assert store.put_if_absent("x/epoch.json", b"others'") is not None
 
 
-def test_a_file_is_swapped_by_who_has_read_it(store: Store) -> None:
+def test_a_file_is_swapped_by_who_has_read_it(store: FileStore) -> None:
     first = store.put("x", b"1")
     second = store.compare_and_swap("x", b"2", first)
     assert second is not None
@@ -82,7 +82,7 @@ def test_a_file_is_swapped_by_who_has_read_it(store: Store) -> None:
     assert store.size("x") is None
 
 
-def test_folders_are_told_by_their_files(store: Store) -> None:
+def test_folders_are_told_by_their_files(store: FileStore) -> None:
     for key in ("a/x", "a/b/y", "a/b/z", "ab/x", "a.json"):
         store.put(key, key.encode())
     assert [entry.key for entry in store.entries("a")] == ["a/b/y", "a/b/z", "a/x"]
@@ -94,7 +94,7 @@ def test_folders_are_told_by_their_files(store: Store) -> None:
     assert not list(store.entries("a/b"))
 
 
-def test_the_end_of_a_file(store: Store) -> None:
+def test_the_end_of_a_file(store: FileStore) -> None:
     for key, data in (("a", b"0123456789"), ("empty", b"")):
         store.put(key, data)
         assert [store.end(key, length) for length in (3, 10, 64)] == [data[-3:], data, data]
@@ -102,7 +102,7 @@ def test_the_end_of_a_file(store: Store) -> None:
         store.end("none", 3)
 
 
-def test_copies_stay_when_what_they_are_of_goes(store: Store) -> None:
+def test_copies_stay_when_what_they_are_of_goes(store: FileStore) -> None:
     store.put("a", b"old")
     store.copy("a", "kept/a")
     store.put("a", b"new")
@@ -111,7 +111,7 @@ def test_copies_stay_when_what_they_are_of_goes(store: Store) -> None:
     assert (store.read("kept/a").data, store.read("over").data) == (b"old", b"new")
 
 
-def test_ages_are_told_by_the_stores_clock(store: Store) -> None:
+def test_ages_are_told_by_the_stores_clock(store: FileStore) -> None:
     store.put("x/a", b"")
     # Some stores date files by the second.
     assert -2 < store.clock("x") - store.entry("x/a").modified < 3600
@@ -121,14 +121,14 @@ def test_ages_are_told_by_the_stores_clock(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a+b=c", "a%20b", "größe", "a~b@c", ".hidden"])
-def test_names_are_kept_as_they_are(store: Store, name: str) -> None:
+def test_names_are_kept_as_they_are(store: FileStore, name: str) -> None:
     store.put_if_absent(f"x/{name}/{name}", b"1")
     assert [entry.key for entry in store.entries("x")] == [f"x/{name}/{name}"]
     assert store.names("x") == [name]
     assert store.read(f"x/{name}/{name}").data == b"1"
 
 
-def test_of_writers_that_create_one_file_one_succeeds(store: Store) -> None:
+def test_of_writers_that_create_one_file_one_succeeds(store: FileStore) -> None:
     def create(number: int) -> list[int]:
         return [n for n in range(5) if store.put_if_absent(f"race/{n}", str(number).encode()) is not None]
 
@@ -138,7 +138,7 @@ def test_of_writers_that_create_one_file_one_succeeds(store: Store) -> None:
         assert [str(one).encode() for one in winners] == [store.read(f"race/{n}").data]
 
 
-def test_no_swap_of_several_writers_is_lost(store: Store) -> None:
+def test_no_swap_of_several_writers_is_lost(store: FileStore) -> None:
     store.put("count", b"0")
 
     def add(_: int) -> list[int]:
@@ -171,7 +171,7 @@ STEPS = st.lists(
 )
 
 
-def as_the_model_says(store: Store, steps: list[tuple[int, str, str, bytes]]) -> None:
+def as_the_model_says(store: FileStore, steps: list[tuple[int, str, str, bytes]]) -> None:
     """Follow writers, each with what it has last read or written; compare each answer with a dict's."""
     for key in KEYS:
         store.delete(key)

@@ -18,7 +18,7 @@ from pipelines.errors import HalfMadeCheckpointError, LockedError
 from pipelines.execution.checkpoint.damage import parsed, read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
-from pipelines.places.lease import Lease, LeaseLostError, held
+from pipelines.places.lease import FileLease, LeaseLostError, held
 from pipelines.places.location import Location, Place, on_disk, put_whole
 from pipelines.sources.channels import Start
 from pipelines.state.turns import LateWriterError
@@ -68,7 +68,7 @@ class Checkpoint:
     def __init__(self, flow: str, folder: Place) -> None:
         self.flow, self.folder = flow, folder
         self.spark = folder / "spark"
-        self._leases: list[Lease] = []
+        self._leases: list[FileLease] = []
 
     @property
     def epoch(self) -> Epoch | None:
