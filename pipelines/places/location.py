@@ -132,7 +132,7 @@ class Location:
     @property
     def store(self) -> FileStore:
         """Return the store that it lies on; its keys are those of the store."""
-        from pipelines.places.store import store_at
+        from pipelines.places.stores import store_at
 
         return store_at(self)
 

@@ -6,20 +6,17 @@ create (`put_if_absent`), or replace as long as it is the one that was read (`co
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import TrideltaError
 from pipelines.private import masked
 
 if TYPE_CHECKING:
-    from pipelines.places.location import Location
+    pass
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -130,23 +127,3 @@ class FileStore(ABC):
     @abstractmethod
     def clock(self, folder: str) -> float:
         """Return the time by the clock that dates the store's files, in seconds since 1970."""
-
-
-def store_at(location: Location) -> FileStore:
-    """Return the store of a place. One client per bucket and process: a process that was forked makes its own."""
-    if location.is_local:
-        from pipelines.places.disk import DiskStore
-
-        return DiskStore(Path("/"))
-    return _remote(location.scheme, location.bucket, os.getpid())
-
-
-@lru_cache(maxsize=16)
-def _remote(scheme: str, name: str, process: int) -> FileStore:
-    if scheme == "hdfs":
-        from pipelines.places.hdfs import HdfsStore
-
-        return HdfsStore(name)
-    from pipelines.places.bucket import BucketStore
-
-    return BucketStore(name)

@@ -13,46 +13,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 from filelock import FileLock
 
 from pipelines.errors import JarsError, TrideltaError
+from pipelines.spark.jar_sets import Jar, JarSet
 from pipelines.spark.java import find_java
+from pipelines.spark.s3_jars import S3_JARS
 
 VERSION = "4.4.0"
-
-
-@dataclass(frozen=True)
-class Jar:
-    """One jar as it must lie in the cache."""
-
-    group: str
-    artifact: str
-    version: str
-    size: int
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        """Return the name that Spark's resolver gives it."""
-        return f"{self.group}_{self.artifact}-{self.version}.jar"
-
-    @property
-    def package(self) -> str:
-        """Return the name that the resolver takes."""
-        return f"{self.group}:{self.artifact}:{self.version}"
-
-
-@dataclass(frozen=True)
-class JarSet:
-    """Jars that the resolver fetches in one go, and what it must leave out of all that they name."""
-
-    name: str
-    jars: tuple[Jar, ...]
-    excluded: tuple[str, ...]
 
 
 def _delta(artifact: str, size: int, sha256: str) -> Jar:
@@ -203,8 +174,6 @@ def fetch(work: Path, packages: Sequence[str], excluded: Sequence[str], log: Pat
 
 def main() -> int:
     """Run `python -m pipelines.spark.jars`: fill the cache; without Kafka's jars, or S3's, it says so and goes on."""
-    from pipelines.spark.s3_jars import S3_JARS
-
     try:
         if resolve():
             print(f"Delta {VERSION}: {len(JARS)} jars in {cache_folder() / 'jars'}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from pipelines.spark.jars import Jar, JarSet
+from pipelines.spark.jar_sets import Jar, JarSet
 
 _SDK = "2.35.4"
 

@@ -23,7 +23,8 @@ from pipelines.bounds import own_master, required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
 from pipelines.printable import printable
-from pipelines.spark.jars import DELTA, KAFKA, JarSet, cache_folder, set_paths
+from pipelines.spark.jar_sets import JarSet
+from pipelines.spark.jars import DELTA, KAFKA, cache_folder, set_paths
 from pipelines.spark.java import Java, find_java
 from pipelines.spark.jvm_launch import keep_names, launched
 from pipelines.spark.s3_jars import S3_JARS, s3_settings

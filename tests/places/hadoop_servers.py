@@ -13,7 +13,8 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from pipelines.errors import JarsError
-from pipelines.spark.jars import Jar, JarSet, resolve, set_paths
+from pipelines.spark.jar_sets import Jar, JarSet
+from pipelines.spark.jars import resolve, set_paths
 from pipelines.spark.java import find_java
 
 MINICLUSTER = JarSet(

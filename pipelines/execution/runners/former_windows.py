@@ -16,19 +16,22 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.sessions import own_session
 
 if TYPE_CHECKING:
-    from pipelines.execution.runners.stream import StreamOptions
+    from pipelines.execution.runners.stream import StreamOptions, StreamRunner
     from pipelines.trident.topology import TridentTopology
 
 _SEVERAL = "further windows of its stream run behind a table, a gate or another stream, in queries of their own"
 
 
-def read_to_the_end(group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
+def read_to_the_end(
+    group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions, runner: type[StreamRunner]
+) -> None:
     """Let the flow, as it is with `windows="channels"`, finish what it has begun, and read what is in the group's channel.
 
     Args:
         group: that is to run the windows in its batch.
         checkpoint: of the group; the caller holds its lock.
         options: of the group's stream.
+        runner: what runs a stream.
 
     Raises:
         WindowPlaceError: windows of the flow cannot go over; none has, then.
@@ -46,17 +49,17 @@ def read_to_the_end(group: BatchGroup, checkpoint: Checkpoint, options: StreamOp
     for spouts in spout_groups(group.topology):
         own = group_name(spouts) == group.name
         _check(group if own else BatchGroup(group.spark, group.lake, group.topology, spouts), before)
-    former = _former(before, group)
+    former, apart = _former(before, group), replace(options, attempts=None)
     reader = former.checkpoint
     if reader.epoch is not None and former.unread() is None:
         return
     if former.is_begun(checkpoint):
-        _run(group, before, checkpoint, options, pending_only=True)
+        _run(runner(_query(group, before, checkpoint), checkpoint, apart), pending_only=True)
     if channel_is_empty(group):
         return
     with reader.running(options.lock_wait_seconds):
         recover(reader)
-        _run(group, before, reader, options)
+        _run(runner(_query(group, before, reader), reader, apart))
 
 
 def _check(group: BatchGroup, before: TridentTopology) -> None:
@@ -83,17 +86,11 @@ def _reader(before: TridentTopology, group: BatchGroup) -> str | None:
     return readers[0] if len(readers) == 1 and readers[0] not in now and group.name in queries else None
 
 
-def _run(
-    group: BatchGroup,
-    topology: TridentTopology,
-    checkpoint: Checkpoint,
-    options: StreamOptions,
-    *,
-    pending_only: bool = False,
-) -> None:
-    from pipelines.execution.runners.stream import StreamRunner
-
+def _query(group: BatchGroup, topology: TridentTopology, checkpoint: Checkpoint) -> BatchGroup:
+    """Return the query of a checkpoint, as a topology has it."""
     spouts = next(own for own in spout_groups(topology) if group_name(own) == checkpoint.folder.name)
-    made = BatchGroup(own_session(group.spark, checkpoint.partitions), group.lake, topology, spouts)
-    runner = StreamRunner(made, checkpoint, replace(options, attempts=None))
+    return BatchGroup(own_session(group.spark, checkpoint.partitions), group.lake, topology, spouts)
+
+
+def _run(runner: StreamRunner, *, pending_only: bool = False) -> None:
     runner.finish(runner.start(on_fresh=CONTINUE, trigger_seconds=None, pending_only=pending_only))

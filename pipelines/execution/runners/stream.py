@@ -146,7 +146,7 @@ class StreamRunner:
         """
         self._make_whole()
         if self._windows:
-            read_to_the_end(self._group, self._checkpoint, self._options)
+            read_to_the_end(self._group, self._checkpoint, self._options, type(self))
             self._windows.take_over(self._checkpoint, self._wait, self._belonging.check)
         self._change_windows(partial(self._check_before, on_fresh))
         check_place(self._group, self._checkpoint)
