@@ -466,12 +466,13 @@ class StateWriter(TableKeeper):
             lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where, _TRIES
         )
 
-    def forget_rows(self, txid: int, where: str, group: str) -> None:
+    def forget_rows(self, txid: int, where: str, group: str, seen: int | None = None) -> None:
         """Remove the rows of a txid that a condition names, if there are any. Quarantine only."""
         if self.table.count(where):
             record = BatchRecord(kind=FORGOTTEN, flow=self.declared.flow, txid=txid, group=group)
             given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
-            self._commit(lambda table, carried: table.delete(where, **given), self._judge(record, None), _TRIES)
+            judge = self._judge(record, None, seen=seen)
+            self._commit(lambda table, carried: table.delete(where, **given), judge, _TRIES)
 
     # --- commits ----------------------------------------------------------------------------------------------------
 

@@ -26,9 +26,10 @@ from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehind
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
 from pipelines.execution.checkpoint.window_files import state_files
-from pipelines.execution.protocol.coordinator import Batch, BatchState
+from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
-from pipelines.execution.replays.selection import NUMBER, completed
+from pipelines.execution.replays.selection import NUMBER, Lot, completed
+from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
@@ -80,7 +81,7 @@ class Query:
         columns = StructType([StructField(name, StringType()) for name, _ in COLUMNS])
         monkeypatch.setattr(poison_module, "table_columns", lambda: columns)
         self.tracker = self.tracked()
-        self.tracker.fail(self.tracker.open(1), "boom")
+        self.tracker.fail(self.tracker.open(1, plan=self.checkpoint.plan(1)), "boom")
         assert self.tracker.state(1) is BatchState.POISON
 
     def tracked(self) -> BatchTracker:
@@ -109,17 +110,36 @@ class Query:
 
     def run(self) -> bool:
         """Batch 1 of a new run; whether it was left out."""
+        return bool(self.runner()._run(None, 1).skipped)
+
+    def runner(self) -> Any:
         runner: Any = StreamRunner.__new__(StreamRunner)
         runner._epoch, runner._checkpoint, runner._tracker = EPOCH, self.checkpoint, self.tracked()
         runner._poison = self.poison
         runner._group, runner._windows, runner._durable = runner._poison._group, None, None
         runner._claims = SimpleNamespace(check_planned=lambda _: None)
-        return bool(runner._run(None, 1).skipped)
+        tried = BatchReport("shop", "words", 1, 0, 0, 0, (), 0.0)
+        runner._attempts_kept, runner._attempts = None, lambda *_: tried
+        return runner
 
     def keep(self, txid: int) -> None:
         """Put the rows of a batch into quarantine."""
         rows: Any = {spout.id: None for spout in self.topology.spouts}
         self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom", self.poison.seen())
+
+    def plan_again(self) -> None:
+        """Lose the plan of batch 1 with the power, and let Spark plan it again, with files that have come since."""
+        (self.spark / "offsets" / "1").write_text('v1\n{"batchTimestampMs":9000}\n{"logOffset":7}')
+
+    def plan_at(self, milliseconds: int) -> None:
+        """Let the plan of batch 1, and all that came of it, be of another time."""
+        (self.spark / "offsets" / "1").write_text(f'v1\n{{"batchTimestampMs":{milliseconds}}}\n{{}}')
+        attempts = self.checkpoint.attempts()
+        attempts.put("words/1", 1, replace(attempts.get("words/1")[1], plan=self.checkpoint.plan(1)))
+
+    @property
+    def record(self) -> AttemptRecord:
+        return self.checkpoint.attempts().get("words/1")[1]
 
     @property
     def kept(self) -> int:
@@ -176,7 +196,7 @@ def test_of_a_batch_that_is_older_than_the_log_nobody_knows(query: Query) -> Non
     DeltaTable(str(table)).create_checkpoint()
     (table / "_delta_log" / f"{0:020d}.json").unlink()
     assert (query.run(), query.kept) == (True, 1)
-    (query.spark / "offsets" / "1").write_text('v1\n{"batchTimestampMs":9000000000000}\n{}')
+    query.plan_at(9_000_000_000_000)
     assert (query.run(), query.kept) == (True, 2)
 
 
@@ -204,6 +224,111 @@ def test_a_skipped_batch_whose_source_cannot_be_read_is_left_behind(query: Query
     skip(query.lake, query.topology, 1)
     query.fault = PySparkException("the file is gone")
     assert (query.run(), query.kept) == (True, 0)
+
+
+# --- the plan of a batch is gone ---------------------------------------------------------------------------------------
+
+
+def test_a_skipped_batch_that_is_planned_again_is_tried(query: Query) -> None:
+    """It may take other rows: what was left out were those of the plan that is gone."""
+    query.keep(1)
+    skip(query.lake, query.topology, 1)
+    query.plan_again()
+    assert (query.run(), query.kept) == (False, 0)
+    assert query.record == AttemptRecord(0, 0, BatchState.FAILED, {}, "boom", plan=query.checkpoint.plan(1))
+
+
+def test_a_poison_batch_that_is_planned_again_is_tried_by_the_same_start(query: Query) -> None:
+    query.keep(1)
+    query.plan_again()
+    assert (query.run(), query.kept) == (False, 0)
+    assert query.tracked().open(1).attempt == 1
+
+
+def test_a_batch_is_left_out_while_its_plan_is_not_there_and_when_it_is_put_back(query: Query) -> None:
+    query.keep(1)
+    skip(query.lake, query.topology, 1)
+    plan = query.spark / "offsets" / "1"
+    kept, attempts = plan.read_bytes(), query.checkpoint.folder / "attempts.json"
+    before = attempts.read_bytes()
+    plan.unlink()
+    # A start that plans nothing.
+    query.runner()._try_again()
+    assert (attempts.read_bytes(), query.kept) == (before, 1)
+    plan.write_bytes(kept)
+    assert (query.run(), query.kept, attempts.read_bytes()) == (True, 1, before)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_cut_off_around_what_quarantine_has_it_is_done_once_more(
+    query: Query, monkeypatch: pytest.MonkeyPatch, behind: bool
+) -> None:
+    query.keep(1)
+    skip(query.lake, query.topology, 1)
+    query.plan_again()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*(Coordinator, "plan_again") if behind else (PoisonRows, "forget"), die)
+        with pytest.raises(KeyboardInterrupt):
+            query.run()
+    assert (query.record.state, query.kept) == (BatchState.SKIPPED, 0 if behind else 1)
+    assert (query.run(), query.kept, query.record.state) == (False, 0, BatchState.FAILED)
+
+
+def test_a_process_that_stood_still_forgets_no_rows_that_another_has_kept_since(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.keep(1)
+    query.plan_again()
+    late = query.runner()
+    seen = late._poison.seen
+
+    def stands_still() -> int:
+        found = int(seen())
+        if not query.run():
+            query.keep(1)
+        return found
+
+    monkeypatch.setattr(late._poison, "seen", stands_still)
+    with pytest.raises(LateWriterError, match="batch 1 comes too late"):
+        late._run(None, 1)
+    assert query.kept == 1
+
+
+def test_rows_of_a_lost_plan_do_not_pass_for_those_of_the_next_one(query: Query) -> None:
+    """That one fails, too, and the process dies before its rows are kept; then it is skipped."""
+    query.keep(1)
+    query.plan_again()
+    query.run()
+    tracker = query.tracked()
+    tracker.fail(tracker.open(1), "boom")
+    skip(query.lake, query.topology, 1)
+    assert query.kept == 0
+    assert (query.run(), query.kept) == (True, 1)
+
+
+def test_windows_see_the_rows_of_a_batch_that_is_planned_again(query: Query) -> None:
+    query.tracker.keep_from_windows(1)
+    skip(query.lake, query.topology, 1)
+    assert query.runner()._kept_from_windows() == {1}
+    (query.spark / "offsets" / "1").unlink()
+    assert query.runner()._kept_from_windows() == frozenset()
+
+
+def test_a_batch_of_an_earlier_release_whose_plan_is_gone(query: Query) -> None:
+    """Its record does not say of which plan it is."""
+    query.keep(1)
+    skip(query.lake, query.topology, 1)
+    query.checkpoint.attempts().put("words/1", 1, replace(query.record, plan=None))
+    assert query.run()
+    (query.spark / "offsets" / "1").unlink()
+    query.runner()._try_again()
+    assert (query.record.state, query.record.plan) == (BatchState.SKIPPED, GONE)
+    query.plan_again()
+    assert (query.run(), query.kept) == (False, 0)
 
 
 # --- that a batch was left out is forgotten -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.errors import AccountingError
 from pipelines.execution.protocol.coordinator import (
+    GONE,
     AttemptRecord,
     Batch,
     BatchState,
@@ -106,6 +107,44 @@ def test_skip_is_the_way_past_a_poison_batch() -> None:
         tracker.open(0)
     assert caught.value.state is BatchState.SKIPPED
     run(tracker, 1)
+
+
+def test_what_is_recorded_of_a_batch_is_of_its_plan() -> None:
+    """Behind a batch that is planned no other one is: those that were there are gone."""
+    store = MemoryAttemptStore()
+    tracker = make(store=store, max_attempts=1)
+    run(tracker, 0)
+    for txid in (1, 2):
+        tracker.fail(tracker.open(txid, plan=f"plan {txid}"), "bad")
+        tracker.skip(txid)
+    tracker.emitted(tracker.open(3, plan="plan 3"), "flights", 842)
+    group = (tracker := make(store=store, max_attempts=1)).group()
+    assert [group.planned_otherwise(txid, f"plan {txid}") for txid in (1, 2, 3)] == [[2, 3], [3], []]
+    assert group.planned_otherwise(1, "another") == [1, 2, 3]
+    group.plan_again(1, "another")
+    assert (tracker.state(1), group.planned_otherwise(1, "another")) == (BatchState.FAILED, [2, 3])
+    for txid in (2, 3):
+        group.plan_again(txid)
+    assert (group.planned_otherwise(1, "another"), group.record(3)) == (
+        [], AttemptRecord(0, 0, BatchState.FAILED, plan=GONE),
+    )  # fmt: skip
+    assert store.get("main") == {txid: group.record(txid) for txid in range(4)}
+    # Batch 3 may bring other rows; attempts go on.
+    assert [str(run(tracker, txid, 841)) for txid in (1, 2, 3)] == ["1:1", "2:1", "3:1"]
+
+
+def test_records_of_earlier_releases_do_not_name_their_plan() -> None:
+    tracker = make()
+    poison(tracker, 0)
+    group = tracker.group()
+    assert group.planned_otherwise(0, "any") == []
+    group.lose_plans(1)
+    assert group.planned_otherwise(0, "any") == []
+    group.lose_plans(0)
+    assert (group.planned_otherwise(0, "any"), tracker.state(0)) == ([0], BatchState.POISON)
+    tracker.retry(0)
+    tracker.fail(tracker.open(0), "bad")
+    assert group.planned_otherwise(0, "any") == [0]
 
 
 @pytest.mark.parametrize("verb", ["skip", "retry"])

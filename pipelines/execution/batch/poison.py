@@ -162,19 +162,24 @@ class PoisonRows:
         rows = writer.table.stored(poison_rows(self._group.refused), f"DISTINCT {TXID}")
         return set(rows[TXID].to_pylist())
 
-    def forget(self, txid: int) -> None:
-        """Release the rows of a poison batch that has come through: they are in the states now."""
-        self._forget(txid, poison_rows(self._group.refused, txid))
+    def forget(self, txid: int, seen: int | None = None) -> None:
+        """Release the rows of a poison batch that has come through, and so are in the states, or that comes by another plan.
+
+        Args:
+            txid: the batch.
+            seen: what `seen` has returned, where another process may have kept them since; it is refused as in `keep`.
+        """
+        self._forget(txid, poison_rows(self._group.refused, txid), seen)
 
     def forget_all(self) -> None:
         """Release the rows of all poison batches: the stream begins again, and reads them again."""
         self._forget(-1, poison_rows(self._group.refused))
 
-    def _forget(self, txid: int, where: str) -> None:
+    def _forget(self, txid: int, where: str, seen: int | None = None) -> None:
         writer = self._group.quarantine
         if writer.table.exists():
             writer.prepare(table_columns())
-            writer.forget_rows(txid, where, self._group.name)
+            writer.forget_rows(txid, where, self._group.name, seen)
 
 
 def _fields_of(source: DataFrame) -> tuple[str, ...]:

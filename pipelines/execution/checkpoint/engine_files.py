@@ -229,6 +229,19 @@ class Checkpoint:
         except FileNotFoundError:
             return None
 
+    def has_plan_of(self, batch: int, record: AttemptRecord) -> bool:
+        """Return whether the plan of a batch is there that a record is of; those of earlier releases do not say which it was."""
+        plan = self.plan(batch)
+        return plan is not None and record.plan in (None, plan)
+
+    def unmarked(self) -> dict[int, AttemptRecord]:
+        """Return what is recorded of batches of this epoch that Spark has not marked as done, by txid, with a plan or without."""
+        epoch = self.epoch
+        if epoch is None:
+            return {}
+        records, done = self.attempts().get(f"{self.folder.name}/{epoch.number}"), epoch.txid(self.finished_batches())
+        return {txid: record for txid, record in records.items() if txid >= done}
+
     def planned_at(self, batch: int) -> datetime | None:
         """Return when Spark has planned a batch; None: its offset log does not say."""
         with suppress(FileNotFoundError, ValueError, LookupError):

@@ -169,10 +169,14 @@ def put_in_since(
     A replay takes what was left out, or what Spark has marked: the checkpoint was put back, or its attempts are lost.
     """
     group = checkpoint.folder.name
-    records = checkpoint.attempts().get(f"{group}/{epoch.number}")
     # Behind the attempts: a stream forgets them once their batches are marked.
     done = epoch.txid(checkpoint.finished_batches())
-    left_out = {txid for txid, record in records.items() if record.state is BatchState.SKIPPED}
+    # That a batch is left out holds for the rows of its plan: by another one they come again, with others.
+    left_out = {
+        txid
+        for txid, record in checkpoint.unmarked().items()
+        if record.state is BatchState.SKIPPED and checkpoint.has_plan_of(txid - epoch.first_txid, record)
+    }
     kept = {
         commit.txid: commit.version
         for commit in (quarantine.history() if quarantine.exists() else ())

@@ -13,6 +13,9 @@ from typing import Any, NoReturn, Protocol
 
 from pipelines.errors import BatchError
 
+GONE = ""
+"""In place of a plan's digest: the plan is gone, whichever it was."""
+
 
 class BatchState(StrEnum):
     """The state of a txid."""
@@ -71,6 +74,8 @@ class AttemptRecord:
         sources: What each transactional source delivered, to compare a replay with.
         in_windows: Whether it failed in the windows of the query, before there was anything to commit. Who skips the txid
             then leaves its rows out of the windows.
+        plan: The digest of the plan whose rows came to it. What is recorded says nothing of the rows of another plan. None:
+            not known, in what earlier releases have kept.
     """
 
     attempt: int
@@ -79,6 +84,7 @@ class AttemptRecord:
     sources: Mapping[str, RowCount] = field(default_factory=dict)
     reason: str = ""
     in_windows: bool = False
+    plan: str | None = None
 
     @property
     def done(self) -> bool:
@@ -218,11 +224,14 @@ class Coordinator:
         fresh = range(following, following + self._max_active)
         return [*waiting, *fresh][: self._max_active - len(self._active)]
 
-    def open(self, txid: int) -> Batch:
+    def open(self, txid: int, plan: str | None = None) -> Batch:
         """Start an attempt, stored + 1 or else 0, and store it before returning (R3).
 
         Opening a live txid again fails that attempt first (R5). The latest committed txid may be opened again too:
         Spark replays it if the process died before Spark's own commit.
+
+        Args:
+            plan: the digest of its plan; None: as before.
         """
         self._check_turn(txid)
         live = self._active.get(txid)
@@ -230,7 +239,7 @@ class Coordinator:
             self.fail(live[0], "replaced by a new attempt")
         earlier = self._records.get(txid)
         if earlier is None:
-            record = AttemptRecord(attempt=0, tries=1)
+            record = AttemptRecord(attempt=0, tries=1, plan=plan)
         else:
             self._check_budget(txid, earlier)
             record = replace(
@@ -240,6 +249,7 @@ class Coordinator:
                 state=BatchState.PROCESSING,
                 reason="",
                 in_windows=False,
+                plan=earlier.plan if plan is None else plan,
             )
         self._put(txid, record)
         batch = Batch(self.group, txid, record.attempt)
@@ -343,6 +353,29 @@ class Coordinator:
         record = self._poison(txid, "retry")
         sources = {} if accept_source else record.sources
         self._put(txid, replace(record, state=BatchState.FAILED, tries=0, sources=sources))
+
+    def planned_otherwise(self, txid: int, plan: str) -> list[int]:
+        """Return of a txid that comes by a plan, and of those behind it, which of them are recorded of other plans.
+
+        Plans come one behind the other: of what is behind it none is there. What is committed is not asked.
+        """
+        others = {t: r for t, r in self._records.items() if t >= txid and r.state is not BatchState.COMMITTED}
+        same = {txid: (plan, None)}
+        return sorted(t for t, r in others.items() if r.plan not in same.get(t, (GONE,)) and t not in self._active)
+
+    def plan_again(self, txid: int, plan: str = GONE) -> None:
+        """Let a txid come by another plan, as if it were new: it may bring other rows than those that failed or were left out.
+
+        The number of its attempts goes on.
+        """
+        known = self._records[txid]
+        self._put(txid, AttemptRecord(known.attempt, state=BatchState.FAILED, reason=known.reason, plan=plan))
+
+    def lose_plans(self, since: int) -> None:
+        """Record of the txids from one on that their plans are gone, where it is not known which they were."""
+        for txid, record in list(self._records.items()):
+            if txid >= since and record.plan is None:
+                self._put(txid, replace(record, plan=GONE))
 
     def _waiting(self) -> list[int]:
         return sorted(t for t, r in self._records.items() if not r.done and t not in self._active)

@@ -161,8 +161,13 @@ class BatchTracker:
         """Return where a txid stands. Look here before `open`: POISON stops the flow, SKIPPED is drained."""
         return self.group(group).state(txid)
 
-    def open(self, txid: int, group: str | None = None) -> Batch:
+    def open(self, txid: int, group: str | None = None, *, plan: str | None = None) -> Batch:
         """Start the next attempt at a txid; it is stored before this returns (R3), an older one is discarded (B2).
+
+        Args:
+            txid: The txid.
+            group: Its batch group.
+            plan: The digest of its plan; None: as before.
 
         Raises:
             RefusedError: The txid is POISON or SKIPPED.
@@ -170,11 +175,11 @@ class BatchTracker:
         """
         coordinator = self.group(group)
         try:
-            batch = coordinator.open(txid)
+            batch = coordinator.open(txid, plan)
         finally:
             self._sweep(coordinator)
-        plan = self._plans[batch.group]
-        ledger = _OpenBatch(batch, {name: _StageCounts() for name in plan.stages}, self._rotation)
+        stages = self._plans[batch.group].stages
+        ledger = _OpenBatch(batch, {name: _StageCounts() for name in stages}, self._rotation)
         self._ledgers[batch.group, txid] = ledger
         self._ack(ledger)
         return batch

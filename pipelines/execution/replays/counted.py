@@ -191,10 +191,13 @@ class Counted:
             return False
         if self._checkpoint.finished_batches() > txid - epoch.first_txid:
             return True
-        records = self._checkpoint.attempts()
-        group = f"{self._checkpoint.folder.name}/{epoch.number}"
-        known = records.get(group).get(txid)
-        return known is not None and known.state is BatchState.SKIPPED
+        known = self._checkpoint.unmarked().get(txid)
+        # One whose plan is gone comes again.
+        return (
+            known is not None
+            and known.state is BatchState.SKIPPED
+            and self._checkpoint.has_plan_of(txid - epoch.first_txid, known)
+        )
 
 
 @dataclass(frozen=True)

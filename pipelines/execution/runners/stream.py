@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +42,14 @@ from pipelines.execution.checkpoint.engine_files import CONTINUE, RESET, Checkpo
 from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
-from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
+from pipelines.execution.protocol.coordinator import (
+    GONE,
+    AttemptStore,
+    Batch,
+    BatchState,
+    Poison,
+    RefusedError,
+)
 from pipelines.execution.protocol.failures import back_off, lake_fault, missing_module, reason_of
 from pipelines.execution.protocol.groups import readers_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
@@ -151,8 +157,6 @@ class StreamRunner:
         self._change_windows(partial(self._check_before, on_fresh))
         check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
-        # Plans beyond the last one are gone as a whole.
-        self._expect_other_rows(self._epoch, range(self._epoch.txid(self._checkpoint.last_batch() + 1), sys.maxsize))
         self._left_over = self._poison.kept()
         if self._windows:
             self._windows.check(self._checkpoint)
@@ -161,6 +165,7 @@ class StreamRunner:
             self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
+        self._try_again()
         self._stop_after = max_batches
         self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
         self._claims = SameSources(self._group, self._checkpoint)
@@ -245,16 +250,7 @@ class StreamRunner:
     def _make_whole(self) -> None:
         """Mend what a loss of power has left of the last batch, before anything else reads it."""
         checkpoint, tables = self._checkpoint, self._tables()
-        anew = make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
-        if anew and (epoch := checkpoint.epoch) is not None:
-            self._expect_other_rows(epoch, set(map(epoch.txid, anew)))
-
-    def _expect_other_rows(self, epoch: Epoch, txids: Container[int]) -> None:
-        """Forget what the attempts of batches that are planned again have received."""
-        store, scope = self._kept_attempts(), f"{self._group.name}/{epoch.number}"
-        for txid, record in store.get(scope).items():
-            if record.sources and txid in txids:
-                store.put(scope, txid, replace(record, sources={}))
+        make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
 
     def _kept_attempts(self) -> AttemptStore:
         """Return the attempts as they are now: an epoch that begins removes the file that was there."""
@@ -420,23 +416,28 @@ class StreamRunner:
             Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
             for sink in self._group.sinks
         ]
-        tracker = BatchTracker(
+        return BatchTracker(
             [source, *states],
             attempts=self._attempts_kept,
             max_attempts=self._max_attempts,
             first_txid=self._epoch.first_txid,
         )
-        # Whoever starts the flow again has mended something, or wants to see it fail again: the poison batch may retry.
-        waiting = self._checkpoint.last_batch()
-        for batch_id in (waiting - 1, waiting):
+
+    def _try_again(self) -> None:
+        """Let a poison batch retry: whoever starts the flow again has mended something, or wants to see it fail again."""
+        last = self._checkpoint.last_batch()
+        for batch_id in (last - 1, last):
             txid = self._epoch.txid(batch_id)
-            if batch_id >= 0 and tracker.state(txid) is BatchState.POISON:
-                tracker.retry(txid, accept_source=True)
-        return tracker
+            if batch_id >= 0 and self._tracker.state(txid) is BatchState.POISON:
+                self._tracker.retry(txid, accept_source=True)
+        # What earlier releases have recorded does not say that it is of another plan than the next one.
+        self._tracker.group().lose_plans(self._epoch.txid(last + 1))
 
     def _kept_from_windows(self) -> frozenset[int]:
         """Return Spark's ids of the batches whose rows the windows must not see: skipped, for they failed there."""
-        return frozenset(txid - self._epoch.first_txid for txid in self._tracker.kept_from_windows())
+        records = {txid: self._tracker.group().record(txid) for txid in self._tracker.kept_from_windows()}
+        batches = {txid - self._epoch.first_txid: record for txid, record in records.items() if record is not None}
+        return frozenset(id_ for id_, record in batches.items() if self._checkpoint.has_plan_of(id_, record))
 
     @property
     def _scope(self) -> str:
@@ -488,7 +489,8 @@ class StreamRunner:
             self._quarantine_noted = True
 
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
-        txid = self._epoch.txid(batch_id)
+        txid, plan = self._epoch.txid(batch_id), self._checkpoint.plan(batch_id)
+        self._expect_other_rows(txid, plan)
         skipped = self._tracker.state(txid) is BatchState.SKIPPED
         report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         seen = self._poison.seen() if skipped else -1
@@ -503,7 +505,7 @@ class StreamRunner:
         entrance = self._group.entrance
         taken = entrance.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
         files = frozenset[str]().union(*taken)
-        position = Position(files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
+        position = Position(files, bytes_of(files), plan=plan)
         started = time.monotonic()
         frame = frame.persist() if entrance.kept else frame
         try:
@@ -519,6 +521,20 @@ class StreamRunner:
         finally:
             if entrance.kept:
                 frame.unpersist()
+
+    def _expect_other_rows(self, txid: int, plan: str | None) -> None:
+        """Forget what came of a batch by a plan that is gone, and of those that were planned behind it: their rows come again.
+
+        Whether it was left out says nothing of the rows of this plan, nor does what its attempts received. What quarantine has
+        goes first: cut off behind that, all of it is done once more.
+        """
+        if plan is None:
+            return
+        tracked = self._tracker.group()
+        for other in tracked.planned_otherwise(txid, plan):
+            self._poison.forget(other, self._poison_seen(txid))
+            tracked.plan_again(other, plan if other == txid else GONE)
+            logger.warning("batch comes by another plan", flow=self._group.topology.name, txid=other)
 
     def _keep_skipped(self, txid: int, frames: Frames, seen: int) -> None:
         """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
@@ -570,7 +586,7 @@ class StreamRunner:
         )
         sources, clocks, tries = self._group.entrance.events(frames), None, 0
         while True:
-            batch = self._open(txid, sources)
+            batch = self._open(txid, sources, position.plan)
             structlog.contextvars.bind_contextvars(attempt=batch.attempt)
             self._tell("opened", txid)
             try:
@@ -593,14 +609,14 @@ class StreamRunner:
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
 
-    def _open(self, txid: int, sources: Frames) -> Batch:
+    def _open(self, txid: int, sources: Frames, plan: str | None) -> Batch:
         """Open the next attempt.
 
         Raises:
             PoisonBatchError: no attempt is left, for the process died in each of them.
         """
         try:
-            return self._tracker.open(txid)
+            return self._tracker.open(txid, plan=plan)
         except RefusedError as error:
             record, seen = error.record, self._poison_seen(txid)
             if self._group.entrance.has_windows:

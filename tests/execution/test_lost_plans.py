@@ -1,0 +1,107 @@
+"""A batch whose plan is gone comes again, with whatever rows: a skip, and what quarantine has of it, go with the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import PoisonBatchError
+from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
+from pipelines.places.location import on_disk
+from tests.execution.test_replay_quarantine import Shop, refusing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ALL = Counter({("a", 1): 1, ("a", 7): 1, ("b", 2): 1})
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    """Batch 1 is poison, for its gate refuses a 7."""
+    shop = Shop(spark, tmp_path)
+    shop.put(("a", 1, "d1"))
+    shop.put(("a", 7, "d1"), ("b", 2, "d2"))
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(refusing(shop, 3))
+    return shop
+
+
+def lose(shop: Shop, *, torn: bool = False) -> None:
+    """Take Spark's part of the checkpoint back to where batch 1 was not planned: with the power (torn), or by a backup."""
+    spark = on_disk(shop.lake.checkpoint_path("shop", "sales")) / "spark"
+    for log in ("offsets", "commits", "sources/0"):
+        for name in ("1", ".1.crc"):
+            (spark / log / name).unlink(missing_ok=True)
+    if torn:
+        (spark / "offsets/1").write_text("v1\n")
+    shop.lake = Lake(shop.lake.root)
+    shop.runtime = Runtime(shop.spark, shop.lake)
+
+
+def arrive_early(shop: Shop, n: int) -> None:
+    """A file that Spark takes before those of the lost plan."""
+    file = shop.folder / "early.json"
+    file.write_text(json.dumps({"k": "a", "n": n, "at": "2026-01-01T00:00:00Z", "day": "d1"}) + "\n")
+    os.utime(file, (1_000_000, 1_000_000))
+    os.utime(shop.folder / "1.json", (1_000_009, 1_000_009))
+
+
+@pytest.mark.parametrize("skipped", ["before", "behind", "drained", "torn"])
+def test_a_skip_goes_with_the_plan_of_its_batch(shop: Shop, skipped: str) -> None:
+    if skipped != "behind":
+        shop.runtime.skip(refusing(shop, 3), 1)
+    if skipped == "drained":
+        shop.runtime.catch_up(refusing(shop, 3))
+    lose(shop, torn=skipped == "torn")
+    if skipped == "behind":
+        shop.runtime.skip(refusing(shop, 3), 1)
+    arrive_early(shop, 3)
+    with pytest.raises(PoisonBatchError) as poison:
+        shop.runtime.catch_up(refusing(shop, 3))
+    # The early file was batch 1, and came through; those that were skipped are batch 2 now, and once in quarantine.
+    assert poison.value.txid == 2
+    assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1})
+    assert shop.refused == [("batch", "poison", 2), ("batch", "poison", 7)]
+    shop.runtime.skip(refusing(shop, 3), 2)
+    shop.runtime.catch_up(refusing(shop, 3))
+    assert [one.landed for one in shop.replay(refusing(shop, 9))] == [2]
+    assert (shop.rows, shop.refused) == (ALL + Counter({("a", 3): 1}), [])
+
+
+def test_a_poison_batch_whose_plan_is_gone_is_tried_by_the_first_start(shop: Shop) -> None:
+    lose(shop)
+    assert [one.txid for one in shop.runtime.catch_up(refusing(shop, 9)).batches] == [1]
+    assert (shop.rows, shop.refused) == (ALL, [])
+
+
+def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop) -> None:
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    assert [one.landed for one in shop.replay(refusing(shop, 9))] == [2]
+    attempts = shop.lake.checkpoint_path("shop", "sales") / "attempts.json"
+    kept = attempts.read_bytes()
+    lose(shop)
+    for run in (shop.runtime.catch_up, shop.runtime.replay_quarantine):
+        with pytest.raises(CheckpointBehindError, match="batch txid 1, which was left out, and replay 1"):
+            run(refusing(shop, 9))
+    assert (shop.rows, attempts.read_bytes()) == (ALL, kept)
+    assert list(adopt(shop.lake, refusing(shop, 9))) == ["sales"]
+    shop.runtime.catch_up(refusing(shop, 9))
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_replay_leaves_a_batch_that_was_skipped_and_whose_plan_is_gone(shop: Shop, torn: bool) -> None:
+    shop.runtime.skip(refusing(shop, 3), 1)
+    lose(shop, torn=torn)
+    (lot,) = shop.replay(refusing(shop, 9))
+    assert (lot.number, list(lot.left)) == (
+        None, ["its batch 1 waits to be tried again, or to be left out (tridelta skip)"],
+    )  # fmt: skip
+    shop.runtime.catch_up(refusing(shop, 9))
+    assert (shop.rows, shop.refused) == (ALL, [])
