@@ -19,6 +19,7 @@ from pipelines.flowmix.plan_steps import QuerySteps, known
 from pipelines.flowmix.schemas import MEETING, Way, by_stream, conflict, union
 from pipelines.flowmix.stream import FlowStream
 from pipelines.graph import events, nodes
+from pipelines.graph.types import nullable
 from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.trident.topology import TridentTopology
@@ -185,7 +186,9 @@ class _StreamCompiler:
         ways: list[Way] = [(edge.origin, dict(edge.types)) for edge in edges]
         if problem := conflict(ways):
             raise FlowError(self._flow.name, problem, stream=stream.name, at=stream.at, hint=MEETING)
-        types = known(self._flow, stream, union(sent for _, sent in ways), stream.at)
+        # What lies in a table may be null in all its parts.
+        sent = known(self._flow, stream, union(sent for _, sent in ways), stream.at)
+        types = {name: nullable(kind) for name, kind in sent.items()}
         ddl = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
         source = ChannelSource(edges, ddl, ticks=self._flow.clock == PROCESSING)
         if not edges[0].own or len(edges) > 1:  # a channel between two queries of the stream changes nothing

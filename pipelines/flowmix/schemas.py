@@ -10,7 +10,7 @@ from pipelines.ddl import ENGINE_COLUMNS, MOST_DIGITS
 from pipelines.errors import AggregationError, FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Compute, Each, GateOn, Operation, Select, Stateful
-from pipelines.graph.types import digits_of, same_type
+from pipelines.graph.types import digits_of, nullable, same_type
 from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def common(kind: str | None, other: str | None) -> str | None:
     if kind is None or other is None:
         return None
     if same_type(kind, other):
-        return kind
+        return nullable(kind)
     if kind in _WIDTHS and other in _WIDTHS:
         return _WIDTHS[max(_WIDTHS.index(kind), _WIDTHS.index(other))]
     if "array<" in (kind[:6], other[:6]):

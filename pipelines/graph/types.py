@@ -30,15 +30,31 @@ def known_types(graph: nodes.Graph, node_id: int) -> dict[str, str | None]:
 
 
 def same_type(first: str | None, other: str | None) -> bool:
-    """Check whether two types may be the same: one is not known, or they differ in spelling alone."""
-    return first is None or other is None or _spelled(first) == _spelled(other)
+    """Check whether two types may be the same: one is not known, or they differ in spelling alone.
+
+    Names of fields in structs are no spelling: a field of another name is another field, in capitals too.
+    """
+    if first is None or other is None:
+        return True
+    (mine, read), (its, its_read) = _spelled(first), _spelled(other)
+    return mine == its if read and its_read else _bare(mine) == _bare(its)
 
 
+def nullable(kind: str) -> str:
+    """Return a type whose fields in structs may be null."""
+    parts = _NAMES.split(kind)
+    parts[::2] = [_NOT_NULL.sub("", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+_NAMES = re.compile(r"(`(?:[^`]|``)*`|\w+\s*:|\bcomment\s+'(?:[^'\\]|\\.)*')")
+"""Names of fields, in quotes or in front of a colon, and comments: what is no word of a type."""
+_NOT_NULL = re.compile(r"\s+not null\b", re.IGNORECASE)
 _OTHER_SPELLINGS = (
-    (re.compile(r"\bdecimal\b(?!\s*[(:`])"), "decimal(10,0)"),
+    (re.compile(r"\bdecimal\b(?!\s*\()"), "decimal(10,0)"),
     (re.compile(r"\bdecimal\s*\(\s*(\d+)\s*\)"), r"decimal(\1,0)"),
-    (re.compile(r"\btimestamp_ltz\b(?!\s*[:`])"), "timestamp"),
-    (re.compile(r"\s+not null\b|[`\s]"), ""),
+    (re.compile(r"\btimestamp_ltz\b"), "timestamp"),
+    (re.compile(r"\s+not null\b|\s"), ""),
 )
 """What the parser leaves of a type's spellings: the digits that a decimal has by itself, another name, what is no type."""
 
@@ -56,16 +72,34 @@ def digits_of(kind: str) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=1024)
-def _spelled(kind: str) -> str:
-    """Return a type in one spelling, to compare."""
+def _spelled(kind: str) -> tuple[str, bool]:
+    """Return a type in one spelling, to compare, and whether it was read: what only Spark writes stays as it is."""
     try:
         ((_, text),) = parse_ddl(f"x {kind}")
     except (DefinitionError, ValueError):
-        text = kind  # of Spark alone: void
-    text = text.lower()
+        return kind if "<" in kind else kind.lower(), False
+    words = _NAMES.split(text)
+    return "".join(_named(word) if place % 2 else _typed(word) for place, word in enumerate(words)), True
+
+
+def _named(word: str) -> str:
+    """Return a name in quotes; a comment is left out."""
+    if word.startswith("`"):
+        return word
+    return f"`{word[:-1].rstrip()}`:" if word.endswith(":") else ""
+
+
+def _typed(words: str) -> str:
+    words = words.lower()
     for spelling, ours in _OTHER_SPELLINGS:
-        text = spelling.sub(ours, text)
-    return text
+        words = spelling.sub(ours, words)
+    return words
+
+
+def _bare(text: str) -> str:
+    """Return a spelling as PySpark writes it: without quotes around names, whatever is in them."""
+    unquoted = re.sub("`((?:[^`]|``)*)`", lambda quoted: quoted[1].replace("``", "`"), text)
+    return re.sub(r"([,:])\s+", r"\1", unquoted)
 
 
 def check_said(operation: str, said: Types, comes: Types) -> None:

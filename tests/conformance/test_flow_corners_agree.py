@@ -273,12 +273,15 @@ def aligned_behind_other_windows() -> tuple[Flow, Any]:
 
 
 def types_and_ways_that_meet() -> tuple[Flow, Any]:
-    """Decimals beside other numbers, a side of a join that comes along two ways, joins of open streams, names of the engine's."""
+    """Decimals beside other numbers, fields of structs that are not null beside others, a side of a join that comes along
+    two ways, joins of open streams, names of the engine's."""
     each: dict[str, Any] = {"trigger": C(1), "evict": C(0)}
     flow = (
         Flow("meet", clock="processing")
-        .stream("l", "k string, v bigint, p decimal(10,2)").to("j", "open", "all", "sums").select("k").to("j")
-        .stream("r", "k string, v bigint, p int, event_id string, event_time timestamp").to("j", "open", "all").output()
+        .stream("l", "k string, v bigint, p decimal(10,2), o struct<n: int not null>").to("j", "open", "all", "sums")
+        .select("k").to("j")
+        .stream("r", "k string, v bigint, p int, o struct<n: int>, event_id string, event_time timestamp")
+        .to("j", "open", "all").output()
         .stream("j").partition("k").join("l", "r", C(5)).output()
         .stream("open").each(lambda event: {**event}).partition("k").join("l", "r", C(5))
         .filter(python(lambda event: isinstance(event["v"], list) or event["v"] > 0)).output()
@@ -291,7 +294,8 @@ def types_and_ways_that_meet() -> tuple[Flow, Any]:
         .build()
     )  # fmt: skip
     two, moment = decimal.Decimal("2.00"), datetime.datetime(2026, 1, 1, 12)
-    lefts, rights = [at(0, k="a", v=1, p=two), at(1, k="b", v=2, p=two)], [at(5, k="a", v=1, p=2), at(6, k="b", v=3)]
+    lefts = [at(0, k="a", v=1, p=two, o={"n": 1}), at(1, k="b", v=2, p=two)]
+    rights = [at(5, k="a", v=1, p=2), at(6, k="b", v=3)]
     script = {"l": lefts, "r": [{**right, "event_id": "own", "event_time": moment} for right in rights]}
     declared = [at(9, total=two), at(9, total=decimal.Decimal("4.00"), w=0.0), at(10, total=two)]
     return flow, {**script, "declared": declared, "capitals": [at(0, EVENT_ID="x", v=1), at(1, v=2)]}

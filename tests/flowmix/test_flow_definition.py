@@ -95,6 +95,12 @@ def test_types_that_meet() -> None:
         ("array<decimal(6, 2)>", "int", "array<decimal(12, 2)>"),
         ("struct<a: int>", "struct<a: bigint>", None),
         ("map<string, int>", "map<string,int>", "map<string,int>"),
+        ("struct<a: int>", "struct<A: int>", None),
+        ("array<struct<a: int>>", "array<struct<A: int>>", None),
+        ("struct<`a b`: int>", "struct<ab: int>", None),
+        ("struct<`a``b`: int>", "struct<ab: int>", None),
+        ("struct<a: int not null>", "struct<a: int>", "struct<a: int>"),
+        ("array<struct<`not null`: int not null>>", "struct<`not null`: int>", "array<struct<`not null`: int>>"),
     ):
         for found in (common(one, other), common(other, one)):
             assert (found or "").replace(" ", "") == (both or "").replace(" ", "")
@@ -110,6 +116,8 @@ def test_fields_that_no_type_holds_are_refused_where_streams_meet() -> None:
         "p decimal(10, 2)", "sum decimal(20, 2)", lambda stream: stream.aggregate(Sum("p"), trigger=FIVE, evict=FIVE)
     )
     assert summed.streams["j"].schema_at(0) == {"w": "bigint", "sum": "decimal(20, 2)"}
+    with pytest.raises(FlowError, match='field "v" is struct<a: int> of stream "l" and struct<A: int> of stream "r"'):
+        meeting("v struct<a: int>", "v struct<A: int>")
     for one, other in (("v bigint", "v string"), ("w date", "v bigint")):
         with pytest.raises(
             FlowError, match=r'flow "f", stream "j", at .*: field "[vw]" is bigint of stream "[lj]"'
@@ -332,6 +340,14 @@ def test_a_side_of_a_join_has_the_fields_of_all_its_ways() -> None:
     )  # fmt: skip
     (inbox,) = (node for node in topology_of(flow).graph if isinstance(node, ChannelSpoutNode))
     assert inbox.schema.startswith("`k` string, `v` array<bigint>, ")
+
+
+def test_what_comes_of_a_channel_may_be_null_in_all_its_parts() -> None:
+    """Spark casts no field of a table, which may be null, into one that may not."""
+    source = FixedBatches("k struct<a: int not null>", [])
+    flow = Flow("f").stream("l", source).to("j").stream("j").persist("t").build()
+    (inbox,) = (node for node in topology_of(flow).graph if isinstance(node, ChannelSpoutNode))
+    assert inbox.schema.startswith("`k` struct<a: int>, ")
 
 
 @pytest.mark.parametrize("below", [False, True])

@@ -115,6 +115,19 @@ def test_states() -> None:
         ("timestamp_ltz", "timestamp", True),
         ("timestamp_ntz", "timestamp", False),
         ("void", "VOID", True),
+        ("struct<a: int>", "struct<A: int>", False),
+        ("map<string, struct<a: int>>", "map<string, struct<A: int>>", False),
+        ("struct<`a b`: int>", "struct<ab: int>", False),
+        ("struct<`a``b`: int>", "struct<ab: int>", False),
+        ("struct<`A b`: INT>", "struct<`A b`:int>", True),
+        ("struct<`not null`: int>", "struct<``: int>", False),
+        ("struct<decimal decimal, time timestamp_ltz>", "struct<decimal: decimal(10,0), time: timestamp>", True),
+        ("struct<a: int comment 'x: `y', B: int>", "struct<a: int, B: int not null comment 'z'>", True),
+        # As Spark writes them: names that need quotes have none.
+        ("struct<`a b`: int, c: decimal>", "struct<a b:int,c:decimal(10,0)>", True),
+        ("struct<`a b`: int>", "struct<ab:int>", False),
+        ("struct<`a b`: int>", "struct<A b:int>", False),
+        ("array<struct<`x-y`: array<int>>>", "array<struct<x-y:array<int>>>", True),
     ],
 )
 def test_same_type(one: str | None, other: str | None, same: bool) -> None:

@@ -72,7 +72,7 @@ def table(lake: Lake, declared: StateSchema | None = COUNTS, name: str = "counts
         "decimal(10,0)": pa.decimal128(10, 0),
     }
     columns = declared.columns if declared else COUNTS.columns
-    fields = [pa.field(column, types[kind]) for column, kind in columns]
+    fields = [pa.field(column, types.get(kind, pa.struct([("x", pa.int32())]))) for column, kind in columns]
     path = lake.state_path(name)
     path.mkdir(parents=True)
     DeltaTable.create(
@@ -296,6 +296,18 @@ def test_a_written_type_may_be_spelled_otherwise_than_its_table_says(lake: Lake)
     made = stream.each("at", lambda at: at.cast("decimal"), "m decimal")
     made.partition_persist(DeltaState("counts"), "m")
     assert state(asked(topology, lake)) == ("same", "fits", "")
+
+
+@pytest.mark.parametrize(
+    ("stored", "fits"),
+    [("struct<a b:int>", True), ("struct<ab:int>", False), ("struct<A b:int>", False)],
+)
+def test_fields_of_structs_keep_their_names(lake: Lake, stored: str, fits: bool) -> None:
+    """As the start has it. A table's types are as Spark writes them: names of fields have no quotes."""
+    table(lake, StateSchema(layout="rows", flow="words", columns=(("m", stored),)))
+    topology = TridentTopology("words")
+    topology.new_stream("lines", Wide("m struct<`a b`: int>", [])).partition_persist(DeltaState("counts"), "m")
+    assert state(plan_changes(topology, lake))[1] == ("fits" if fits else "refused")
 
 
 @pytest.mark.parametrize(
