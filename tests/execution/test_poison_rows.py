@@ -28,7 +28,7 @@ from pipelines.execution.checkpoint.replay_records import Record, Records, app_i
 from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
-from pipelines.execution.replays.selection import NUMBER, Lot, completed
+from pipelines.execution.replays.selection import NUMBER, completed
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.location import on_disk
