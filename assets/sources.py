@@ -81,7 +81,8 @@ def _name(entry: Entry) -> str:
 def look_at(spout: nodes.SpoutNode) -> Arrived | None:
     """Count what has arrived for a stream; None for a source that is not a folder of files."""
     path = spout.source.inner.path
-    return None if path is None else arrived(place_of(path))
+    # The batches of a program lie in the lake, under a path that each run gives its own copy of the source.
+    return arrived(place_of(path)) if path else None
 
 
 def observation(spout: nodes.SpoutNode, seen: Arrived) -> dg.AssetObservation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -23,8 +24,14 @@ def dataset_of(path: str | Place) -> Dataset:
     return f"{parts.scheme.replace('s3a', 's3')}://{parts.netloc}", parts.path.lstrip("/") or "/"
 
 
-def datasets_of(spout: nodes.SpoutNode, lake: Lake, flow: str) -> dict[str, tuple[Dataset, ...]]:
-    """Return what a spout reads, by the names that column lineage has for it: its stream, or the channels."""
+def datasets_of(
+    spout: nodes.SpoutNode, read: Mapping[str, tuple[Dataset, ...]], lake: Lake, flow: str
+) -> dict[str, tuple[Dataset, ...]]:
+    """Return what a spout reads, by the names that column lineage has for it: its stream, or the channels.
+
+    Args:
+        read: by stream the datasets of the sources as the batch group reads them (`Entrance.datasets`).
+    """
     if isinstance(spout, nodes.ChannelSpoutNode):
         return {name: (dataset_of(lake.channel_path(name)),) for name in spout.reads}
-    return {spout.stream: spout.source.datasets() or (("tridelta", f"{flow}.{spout.stream}"),)}
+    return {spout.stream: read.get(spout.stream) or (("tridelta", f"{flow}.{spout.stream}"),)}

@@ -213,7 +213,7 @@ class StoredSource(Source):
         return f"{type(self).__name__}({self.path!r})"
 
     def datasets(self) -> tuple[Dataset, ...]:
-        return (dataset_of(self.path),)
+        return (dataset_of(self.path),) if self.path else ()
 
     def kept_out(self, files: Iterable[str]) -> list[str]:
         """Return the files and folders of this host that are not for whoever states the source."""

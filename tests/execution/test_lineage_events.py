@@ -17,7 +17,7 @@ from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.events import openlineage as lineage_events
 from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, told
 from pipelines.execution.report import StateCommit
-from pipelines.sources import JsonFiles
+from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
 
 pytest.importorskip("openlineage.client")
@@ -94,6 +94,23 @@ def test_runs_are_told_with_their_tables_and_columns(spark: SparkSession, tmp_pa
     start, complete = events()[4:]
     assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
     assert complete["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+
+
+@pytest.mark.slow
+def test_fixed_batches_are_named_by_their_place_in_the_lake(
+    spark: SparkSession, tmp_path: Path, events: Events
+) -> None:
+    topology = TridentTopology("fixed")
+    words = topology.new_stream("words", FixedBatches("word string, n bigint", [[("a", 1)]]))
+    words.partition_persist(DeltaState("kept"))
+    Runtime(spark, Lake(tmp_path / "lake")).catch_up(topology)
+
+    _, complete = events()
+    (read,) = complete["inputs"]
+    assert Path(read["name"]).is_relative_to(tmp_path / "lake")
+    assert list(Path(read["name"]).glob("*.parquet"))
+    (kept,) = complete["outputs"]
+    assert columns(kept)["n"] == [(read["name"], "n")]
 
 
 def test_a_run_that_goes_on_is_told_from_time_to_time(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
     from pipelines.errors import TrideltaError
+    from pipelines.graph.lineage_names import Dataset
     from pipelines.sources.channels import Start
     from pipelines.state.lake import Lake
 
@@ -260,6 +261,10 @@ class Entrance:
         """Return `positions` of each spout's source."""
         sources = [self._sources[spout.id] for spout in self.spouts]
         return [source.positions(checkpoint, first, last, n) for n, source in enumerate(sources)]
+
+    def datasets(self) -> dict[str, tuple[Dataset, ...]]:
+        """Return what each spout's source reads, by its stream, in OpenLineage's names; a group on channels has none."""
+        return {spout.stream: self._sources[spout.id].datasets() for spout in self.spouts}
 
     def fault(self, error: BaseException) -> TrideltaError | None:
         """Return what an error of Spark's says about one of the sources; None if it says nothing."""
