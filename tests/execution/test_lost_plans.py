@@ -14,7 +14,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
 from pipelines.places.location import on_disk
-from tests.execution.test_replay_quarantine import Shop, refusing
+from tests.execution.test_replay_quarantine import Shop, cut_off, refusing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -105,3 +105,21 @@ def test_a_replay_leaves_a_batch_that_was_skipped_and_whose_plan_is_gone(shop: S
     )  # fmt: skip
     shop.runtime.catch_up(refusing(shop, 9))
     assert (shop.rows, shop.refused) == (ALL, [])
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_a_replay_that_had_committed_nothing_does_not_go_on_with_a_batch_that_comes_again(
+    shop: Shop, came: bool
+) -> None:
+    """It was written down, for its batch had been skipped, and cut off in front of its first commit."""
+    shop.runtime.skip(refusing(shop, 3), 1)
+    cut_off(shop, refusing(shop, 9), "committing", "rows")
+    lose(shop)
+    if came:
+        shop.runtime.catch_up(refusing(shop, 9))
+    report = shop.runtime.replay_quarantine(refusing(shop, 9))
+    assert (report.resumed, report.landed) == ((1,), 0)
+    shop.runtime.catch_up(refusing(shop, 9))
+    assert (shop.rows, shop.refused) == (ALL, [])
+    assert shop.replay(refusing(shop, 9)) == []
+    assert shop.rows == ALL

@@ -184,6 +184,14 @@ class Counted:
         waits = f"its batch {row.txid} waits to be tried again, or to be left out (tridelta skip)"
         return None if self._passed(row.txid) else waits
 
+    def comes_again(self, txids: Iterable[int]) -> bool:
+        """Return whether the stream tries one of the poison batches again, or a state has got it from there."""
+        epoch = self._checkpoint.epoch
+        if epoch is None:
+            return False
+        got = {batch for ledger in self._states.values() for batch in ledger.batches}
+        return any((epoch.number, txid) in got or not self._passed(txid) for txid in txids)
+
     def _passed(self, txid: int) -> bool:
         """Return whether the stream has left a poison batch behind, or will: nobody tries it again."""
         epoch = self._checkpoint.epoch

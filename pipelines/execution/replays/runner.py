@@ -24,7 +24,7 @@ from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.quarantine import quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
+from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, is_poison
 from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
@@ -46,7 +46,7 @@ from pipelines.execution.replays.selection import (
 from pipelines.execution.replays.work import Order, Work
 from pipelines.graph import nodes
 from pipelines.state.quarantine import NAME
-from pipelines.state.schema import SLICE_COLUMN
+from pipelines.state.schema import SLICE_COLUMN, TXID
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -195,7 +195,7 @@ class Replayer:
             since = {sink.name: replaced_since(sink.table, record.versions.get(sink.name, 0)) for sink in work.sinks}
             known = {name: replaced for name, replaced in since.items() if replaced is not None}
             judged = replaced_since(self._writer.table, record.versions[NAME], work.group.name)
-            if judged is None or len(known) < len(since):
+            if judged is None or len(known) < len(since) or self._comes_again(record, lot, work):
                 return self._given_up(record, lot, work)
             rows, unlike = work.look(lot)
             if unlike:
@@ -212,6 +212,11 @@ class Replayer:
                 return self._given_up(record, lot, work)
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report)
+
+    def _comes_again(self, record: Record, lot: Lot, work: Work) -> bool:
+        """Return whether the stream takes the rows of a replay that has committed nothing: the plan of their batch was lost."""
+        begun = any(work.is_committed(sink, record) for sink in work.sinks)
+        return is_poison(lot.stage) and not begun and self._judge(work).comes_again({*lot.rows[TXID].to_pylist()})
 
     def _given_up(self, record: Record, lot: Lot, work: Work) -> LotReport:
         """Close a replay of which the tables no longer say what they have got since, so that others can go on.
