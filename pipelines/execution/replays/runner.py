@@ -24,7 +24,7 @@ from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.quarantine import quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, is_poison
+from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
 from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
@@ -45,7 +45,7 @@ from pipelines.execution.replays.selection import (
 )
 from pipelines.execution.replays.work import Order, Work
 from pipelines.graph import nodes
-from pipelines.state.quarantine import NAME
+from pipelines.state.quarantine import NAME, is_poison
 from pipelines.state.schema import SLICE_COLUMN, TXID
 
 if TYPE_CHECKING:
