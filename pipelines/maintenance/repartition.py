@@ -418,15 +418,13 @@ def _begun(checkpoint: Checkpoint) -> int | None:
     """Return a batch that Spark has planned and not finished, if the batch protocol knows of an attempt at it.
 
     An attempt is on the disk before any work on a table, so a batch without one is in no table. One that died in its windows
-    before that has left state behind that no later batch reads.
+    before that has left state behind that no later batch reads. One whose plan is gone comes again under its number.
     """
     last, done, epoch = checkpoint.last_batch(), checkpoint.finished_batches(), checkpoint.epoch
-    if last < done:
-        return None
-    if done == 0 or epoch is None:
+    if last >= done and (done == 0 or epoch is None):
         return last  # the first batch: there is no state yet that it could be dealt from
-    records = checkpoint.attempts().get(f"{checkpoint.folder.name}/{epoch.number}")
-    return last if any(txid >= epoch.txid(done) for txid in records) else None
+    unmarked = checkpoint.unmarked()
+    return min(unmarked) - epoch.first_txid if epoch is not None and unmarked else None
 
 
 def _of_batch(checkpoint: Checkpoint, batch: int) -> int | None:

@@ -21,6 +21,7 @@ from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, Wind
 from pipelines.execution.verify import verify
 from pipelines.flowmix import Count, Flow, Max, Policy, Sum, WindowAggregator
 from pipelines.flowmix.compile import topology_of
+from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
 
 SCHEMA = "k string, v bigint, timestamp bigint"
@@ -281,13 +282,33 @@ def tens(takes: str) -> Flow:
     return stream.persist("sums").output().build()
 
 
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_batch_on_which_the_former_windows_failed_comes_again(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    with pytest.raises(PoisonBatchError):
+LOST = pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+"""Whether the plan of the batch that failed is gone."""
+
+
+def poisoned(spark: SparkSession, lake: Lake) -> int:
+    """Run until the windows fail. Returns the batch."""
+    with pytest.raises(PoisonBatchError) as poison:
         Runtime(spark, lake, max_attempts=1).catch_up(tens("others"))
     assert lake.quarantine("changed").frame(spark).count() == 1
+    return poison.value.txid
+
+
+def lose(lake: Lake, batch: int) -> None:
+    """Take the plan of a batch away, as a loss of power does."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (on_disk(lake.checkpoint_path("changed", "s")) / "spark/offsets" / name).unlink()
+
+
+@LOST
+@pytest.mark.slow
+def test_a_batch_on_which_the_former_windows_failed_comes_again(
+    spark: SparkSession, tmp_path: Path, lost: bool
+) -> None:
+    lake = Lake(tmp_path)
+    txid = poisoned(spark, lake)
+    if lost:
+        lose(lake, txid)
     changed(spark, lake, tens("all"))
     # The ten had been in a window that forgets it; what waited for the clock when it failed is in the new one.
     assert sorted(row["v"] for row in lake.state("sums").scan().to_pylist()) == [0, 10, 20]
@@ -310,17 +331,22 @@ def test_what_waits_and_does_not_fit_is_refused(spark: SparkSession, tmp_path: P
         Runtime(spark, lake).catch_up(counted("length(v)", "int"), changed_windows="begin")
 
 
-@pytest.mark.exhaustive
+@LOST
 @pytest.mark.slow
-def test_a_skipped_batch_is_left_out_before_windows_change(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_skipped_batch_is_left_out_before_windows_change(spark: SparkSession, tmp_path: Path, lost: bool) -> None:
     """Its rows stay in quarantine, whatever is changed: the changed windows would take it in again, or lose it."""
     lake = Lake(tmp_path)
-    with pytest.raises(PoisonBatchError) as poison:
-        Runtime(spark, lake, max_attempts=1).catch_up(tens("others"))
-    skip(lake, topology_of(tens("others")), poison.value.txid)
+    txid = poisoned(spark, lake)
+    skip(lake, topology_of(tens("others")), txid)
+    if lost:
+        lose(lake, txid)
     for other in (tens("all"), tens("nothing")):
         with pytest.raises(ChangeoverError, match="was skipped, and the former definition has not gone on behind it"):
             Runtime(spark, lake).catch_up(other, changed_windows="begin")
+    if lost:
+        # The former windows try it once more.
+        assert poisoned(spark, lake) == txid
+        skip(lake, topology_of(tens("others")), txid)
     Runtime(spark, lake).catch_up(tens("others"))
     changed(spark, lake, tens("all"))
     assert lake.quarantine("changed").frame(spark).count() == 1

@@ -31,6 +31,7 @@ from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.replays.selection import NUMBER, completed
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.stream import StreamRunner
+from pipelines.maintenance.repartition import _begun
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
@@ -310,6 +311,15 @@ def test_rows_of_a_lost_plan_do_not_pass_for_those_of_the_next_one(query: Query)
     assert (query.run(), query.kept) == (True, 1)
 
 
+def test_nothing_is_repartitioned_in_front_of_a_batch_whose_plan_is_gone(query: Query) -> None:
+    """Spark would take its number, and its rows would come with a later one: those that were kept would count twice."""
+    assert _begun(query.checkpoint) == 1
+    (query.spark / "offsets" / "1").unlink()
+    assert _begun(query.checkpoint) == 1
+    query.checkpoint.begin(EPOCH)
+    assert _begun(query.checkpoint) is None
+
+
 def test_windows_see_the_rows_of_a_batch_that_is_planned_again(query: Query) -> None:
     query.tracker.keep_from_windows(1)
     skip(query.lake, query.topology, 1)
@@ -424,6 +434,8 @@ def test_windows_are_not_taken_over_in_front_of_a_batch_that_is_to_be_left_out(
     monkeypatch.setattr(windows_module, "is_elsewhere", lambda *_: True)
     windows: Any = DriverWindows.__new__(DriverWindows)
     windows._files, windows._group = state_files(query.checkpoint.folder), query.poison._group
-    with pytest.raises(ChangeoverError, match="batch 1 was skipped"):
-        windows.take_over(query.checkpoint, 1.0, lambda: None)
+    for _ in range(2):
+        with pytest.raises(ChangeoverError, match="batch 1 was skipped"):
+            windows.take_over(query.checkpoint, 1.0, lambda: None)
+        (query.spark / "offsets" / "1").unlink(missing_ok=True)
     assert query.checkpoint.epoch == EPOCH

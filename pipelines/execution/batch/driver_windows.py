@@ -273,9 +273,9 @@ class DriverWindows:
         states, left = self._fitting(states)
         with checkpoint.committing(wait_seconds):
             check()
-            if _is_pending(self._group, checkpoint):
+            for txid in _unfinished(self._group, checkpoint):
                 # It comes again under another txid: what a poison batch has left in quarantine would count twice.
-                PoisonRows(self._group).forget(checkpoint.epoch.txid(checkpoint.finished_batches()))
+                PoisonRows(self._group).forget(txid)
             if former is not None:
                 # What was left out here waits in the state of the definition before.
                 PoisonRows(self._group).forget(self._begun.first)
@@ -478,7 +478,7 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
     with checkpoint.committing(wait_seconds):
         check()
         # A poison batch keeps its txid: it leaves quarantine when it has come through.
-        _is_pending(group, checkpoint)
+        _unfinished(group, checkpoint)
         keep_named(checkpoint, group.lake, sinks)
         begun = Begun.of(files)
         assert begun is not None
@@ -493,29 +493,31 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
     return waiting
 
 
-def _is_pending(group: BatchGroup, checkpoint: Checkpoint) -> bool:
-    """Return whether Spark has planned a batch and not finished it: under a changed definition it comes again, whole.
+def _unfinished(group: BatchGroup, checkpoint: Checkpoint) -> set[int]:
+    """Return the txids that Spark has planned and not finished: under a changed definition they come again, whole.
+
+    So do those whose plans are gone, of which the attempts tell.
 
     Raises:
-        ChangeoverError: it is in some of the tables already, or it was skipped, which only the former definition knows.
+        ChangeoverError: one is in some of the tables already, or was skipped, which only the former definition knows.
     """
     epoch, done = checkpoint.epoch, checkpoint.finished_batches()
-    if epoch is None or checkpoint.last_batch() < done:
-        return False
-    if Belonging(checkpoint, group.lake).holds((sink.table for sink in group.sinks), done):
+    if epoch is None:
+        return set()
+    planned = checkpoint.last_batch() >= done
+    if planned and Belonging(checkpoint, group.lake).holds((sink.table for sink in group.sinks), done):
         problem = f"batch {done} of the former definition is in some of its tables and not in all"
         raise ChangeoverError(group.topology.name, group.name, problem)
     _refuse_skipped(group, checkpoint)
-    return True
+    return {*checkpoint.unmarked(), *([epoch.txid(done)] if planned else [])}
 
 
 def _refuse_skipped(group: BatchGroup, checkpoint: Checkpoint) -> None:
     """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again."""
-    epoch, done = checkpoint.epoch, checkpoint.finished_batches()
-    assert epoch is not None
-    record = checkpoint.attempts().get(f"{group.name}/{epoch.number}").get(epoch.txid(done))
-    if record is not None and record.state is BatchState.SKIPPED:
-        problem = f"batch {epoch.txid(done)} was skipped, and the former definition has not gone on behind it"
+    records = checkpoint.unmarked()
+    skipped = [txid for txid, record in records.items() if record.state is BatchState.SKIPPED]
+    if skipped:
+        problem = f"batch {min(skipped)} was skipped, and the former definition has not gone on behind it"
         raise ChangeoverError(group.topology.name, group.name, problem)
 
 
