@@ -11,8 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import PoisonBatchError
+from pipelines.errors import DefinitionError, PoisonBatchError
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
+from pipelines.execution.runners.claims import SameSources
+from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.location import on_disk
 from tests.execution.test_replay_quarantine import Shop, cut_off, refusing
 
@@ -78,6 +80,30 @@ def test_a_poison_batch_whose_plan_is_gone_is_tried_by_the_first_start(shop: Sho
     lose(shop)
     assert [one.txid for one in shop.runtime.catch_up(refusing(shop, 9)).batches] == [1]
     assert (shop.rows, shop.refused) == (ALL, [])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("by", ["claims", "fields"])
+def test_a_start_that_is_refused_forgets_no_attempts(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, lost: bool, by: str
+) -> None:
+    """Whoever then puts Spark's part back, or the source, has the counts that a replay is compared with."""
+
+    def refuse(_: object) -> None:
+        raise DefinitionError("it does not fit")
+
+    attempts = on_disk(shop.lake.checkpoint_path("shop", "sales")) / "attempts.json"
+    records = json.loads(attempts.read_bytes())
+    records["sales/1"]["1"]["sources"] = {"source": {"rows": 2, "xor": None, "fields": None}}
+    kept = json.dumps(records).encode()
+    attempts.write_bytes(kept)
+    if lost:
+        lose(shop)
+    with monkeypatch.context() as patch:
+        patch.setattr(*(SameSources, "check") if by == "claims" else (StreamRunner, "_check_fields"), refuse)
+        with pytest.raises(DefinitionError, match="it does not fit"):
+            shop.runtime.catch_up(refusing(shop, 9))
+    assert attempts.read_bytes() == kept
 
 
 def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop) -> None:

@@ -165,13 +165,14 @@ class StreamRunner:
             self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
-        self._try_again()
         self._stop_after = max_batches
         self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
         self._claims = SameSources(self._group, self._checkpoint)
         self._claims.check()
         frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
         self._check_fields()
+        # Not before: whoever is refused, and puts back what was lost, wants the attempts as they were.
+        self._try_again()
         self._callback = SparkCallback(self._in_turn if self._turns else self._on_spark_batch)
         writer = frame.writeStream.foreachBatch(self._callback)
         writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
