@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, PoisonBatchError
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
+from pipelines.execution.checkpoint.damage import DamagedCheckpointError
 from pipelines.execution.runners.claims import SameSources
 from pipelines.execution.runners.stream import StreamRunner
+from pipelines.execution.verify import damages
 from pipelines.places.location import on_disk
 from tests.execution.test_replay_quarantine import Shop, cut_off, refusing
 
@@ -104,6 +106,26 @@ def test_a_start_that_is_refused_forgets_no_attempts(
         with pytest.raises(DefinitionError, match="it does not fit"):
             shop.runtime.catch_up(refusing(shop, 9))
     assert attempts.read_bytes() == kept
+
+
+def test_a_mark_whose_plan_is_gone_is_named(shop: Shop) -> None:
+    """Spark would begin with the batch before it, which is done."""
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    spark = on_disk(shop.lake.checkpoint_path("shop", "sales")) / "spark"
+    plan, commits = (spark / "offsets/1").read_bytes(), spark / "commits"
+    for name in ("1", ".1.crc"):
+        (spark / "offsets" / name).unlink()
+    shop.put(("a", 3, "d1"))
+    with pytest.raises(DamagedCheckpointError, match="is missing") as damaged:
+        shop.runtime.catch_up(refusing(shop, 3))
+    assert (damaged.value.file, list(damages(shop.lake, refusing(shop, 3)))[0].args) == (
+        spark / "offsets/1", damaged.value.args,
+    )  # fmt: skip
+    (spark / "offsets/1").write_bytes(plan)
+    assert (commits / "1").exists()
+    shop.runtime.catch_up(refusing(shop, 3))
+    assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1})
 
 
 def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop) -> None:

@@ -92,6 +92,10 @@ def spark_damages(flow: str, spark: Place, *, newest: int | None = None) -> Iter
     for name in _LOGS:
         files = sorted(_batches(spark / name))
         yield from _torn(flow, files if newest is None else files[-newest:])
+    marked = max((batch for batch, _ in _batches(spark / "commits")), default=-1)
+    if marked > _last_plan(spark):
+        # Spark would begin with the batch before it once more.
+        yield _spark_damage(flow, spark / "offsets" / str(marked), "it is missing")
     yield from _listing_damages(flow, spark, newest)
 
 
