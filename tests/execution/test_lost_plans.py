@@ -119,7 +119,7 @@ def test_a_mark_whose_plan_is_gone_is_named(shop: Shop) -> None:
     shop.put(("a", 3, "d1"))
     with pytest.raises(DamagedCheckpointError, match="is missing") as damaged:
         shop.runtime.catch_up(refusing(shop, 3))
-    assert (damaged.value.file, list(damages(shop.lake, refusing(shop, 3)))[0].args) == (
+    assert (damaged.value.file, next(damages(shop.lake, refusing(shop, 3))).args) == (
         spark / "offsets/1", damaged.value.args,
     )  # fmt: skip
     (spark / "offsets/1").write_bytes(plan)
