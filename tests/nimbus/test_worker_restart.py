@@ -57,6 +57,8 @@ class FakeTask:
     told: list[str] = field(default_factory=list)
     revision: int = 1
     ran: bool = False
+    stopping_seconds: float = 0.0
+    name: str = "task"
     lost: None = None
     query: Any = field(default_factory=lambda: SimpleNamespace(task=1))
     figures: Any = field(default_factory=lambda: SimpleNamespace(state="running"))

@@ -127,7 +127,7 @@ class StreamRunner:
         """The windows that began empty with the start, for their operation was changed."""
         self.events_wait = 0
         """How many events wait for the clock in windows that a changed definition has no more."""
-        self.draining = threading.Event()
+        self.draining, self.forced = threading.Event(), threading.Event()
         self._turns = options.admission.query(self.draining.is_set) if options.admission else None
         self.reports: list[BatchReport] = []
         self.batches, self._quarantine_noted = 0, False
@@ -555,6 +555,8 @@ class StreamRunner:
                 self._group.entrance.clocks(frames)
                 return
             except PySparkException as error:
+                if self.forced.is_set():
+                    raise _Drained from error
                 if (outside := self._outside(error, txid)) is not None:
                     raise outside from error
                 if tries < self._max_attempts:
@@ -570,7 +572,6 @@ class StreamRunner:
 
     def _attempts(self, txid: int, frames: Frames, position: Position) -> BatchReport:
         """Try a batch until an attempt comes through, or none is left."""
-        before_close = self._durable.committed if self._durable else None
         stream_batch = StreamBatch(
             Shared(
                 self._group,
@@ -580,7 +581,7 @@ class StreamRunner:
                 self._sizes,
                 self._hooks,
                 self._counters,
-                before_close,
+                self._durable.committed if self._durable else None,
                 self._windows,
                 self._is_taken,
             )
@@ -606,9 +607,18 @@ class StreamRunner:
             except Exception as error:
                 tries += 1
                 stream_batch.failed(batch, reason_of(error))
+                self._leave_if_forced(batch, error)
                 in_windows = clocks is None and self._group.entrance.has_windows
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
+
+    def _leave_if_forced(self, batch: Batch, error: Exception) -> None:
+        """Leave a batch to the next start where the query was stopped in the middle of it, at no cost to the batch."""
+        if self.forced.is_set():
+            # Its lease may be lost, or its lake away. Then the attempt counts, as one in which the process died.
+            with suppress(TrideltaError):
+                self._tracker.withdraw(batch, "the query was stopped in mid-batch")
+            raise _Drained from error
 
     def _open(self, txid: int, sources: Frames, plan: str | None) -> Batch:
         """Open the next attempt.
@@ -616,6 +626,8 @@ class StreamRunner:
         Raises:
             PoisonBatchError: no attempt is left, for the process died in each of them.
         """
+        if self.forced.is_set():
+            raise _Drained
         try:
             return self._tracker.open(txid, plan=plan)
         except RefusedError as error:

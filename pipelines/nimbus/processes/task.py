@@ -152,6 +152,9 @@ class Task(threading.Thread):
         self._wanted, self._unwanted, self._leaving = threading.Event(), threading.Event(), threading.Event()
         self._failures = 0
         self._streaming: StreamingQuery | None = None
+        self._running: StreamRunner | None = None
+        self._stopping: threading.Thread | None = None
+        self._forced_at = 0.0
         self._lineage: LineageRun | None = None
         self.lost: RegistryLeaseLostError | None = None
         self.ran = False
@@ -172,11 +175,36 @@ class Task(threading.Thread):
         self.want(wanted=False)
 
     def force(self) -> None:
-        """Stop in the middle of a batch: the time to drain is over. What is not committed comes again."""
-        streaming = self._streaming
-        if streaming is not None and streaming.isActive:
-            self._told("forced", "its time to drain is over")
-            streaming.stop()
+        """Stop in the middle of a batch: the time to drain is over. What is not committed comes again.
+
+        Returns at once: where a batch hangs outside Spark, Spark's stop waits for it.
+        """
+        running, streaming = self._running, self._streaming
+        if running is not None:
+            # First: a job that the stop cancels is not to be begun again.
+            running.forced.set()
+        if streaming is None or (self._stopping is not None and self._stopping.is_alive()):
+            return
+        self._forced_at = self._forced_at or time.monotonic()
+        self._stopping = threading.Thread(
+            target=self._stop_query, args=(streaming,), name=f"{self.name} stops", daemon=True
+        )
+        self._stopping.start()
+
+    @property
+    def stopping_seconds(self) -> float:
+        """Return for how long its query has been told to stop in mid-batch; 0: it was not, or it has ended."""
+        return time.monotonic() - self._forced_at if self._streaming is not None and self._forced_at else 0.0
+
+    def _stop_query(self, streaming: StreamingQuery) -> None:
+        with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
+            try:
+                if streaming.isActive:
+                    self._told("forced", "its time to drain is over")
+                    streaming.stop()
+            except Exception as error:
+                # The next look tries again.
+                logger.warning("query not stopped", reason=shortened(named(error)))
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
@@ -240,6 +268,7 @@ class Task(threading.Thread):
             with self._application.preparing:
                 runner = self._runner(checkpoint, group)
             try:
+                self._running, self._forced_at = runner, 0.0
                 with told(group, STREAMING) as self._lineage:
                     with self._application.preparing:
                         self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
@@ -249,7 +278,7 @@ class Task(threading.Thread):
                     self._told("running", None)
                     self._watch(runner, streaming, checkpoint.spark)
             finally:
-                self._streaming = self._lineage = None
+                self._running = self._streaming = self._lineage = None
         self.figures.state = DRAINED
         self._told("drained", None)
 
@@ -348,7 +377,12 @@ class Task(threading.Thread):
     def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Run the one batch that an earlier life has begun, with the partitions that it was begun with."""
         runner = self._runner(checkpoint, self._group(checkpoint))
-        runner.finish(runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True))
+        try:
+            self._running, self._forced_at = runner, 0.0
+            self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
+            runner.finish(streaming)
+        finally:
+            self._running = self._streaming = None
 
     def _wait_for_channels(self, checkpoint: Checkpoint) -> None:
         """Wait for the channels that the query reads: other queries make them when they start for the first time.

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 logger = logs.logger(__name__)
 
-LEASE_LOST, SPARK_GONE = 3, 4
-"""Exit codes: the worker had to end at once; its JVM has died."""
+LEASE_LOST, SPARK_GONE, STUCK = 3, 4, 5
+"""Exit codes: the worker had to end at once; its JVM has died; a query does not stop."""
 
 # Planning a batch keeps a core of the driver busy for half of a small batch's time; the rest is waiting for disks.
 _BATCHES_PER_CORE = 2
@@ -200,7 +200,10 @@ class WorkerProcess:
                 task.leave()
         for key in [key for key, task in self._tasks.items() if not task.is_alive()]:
             self._collect(key)
-        if self._tasks or (self._server is not None and self._server.busy):
+        if self._server is not None and self._server.busy:
+            return False
+        self._end_if_stuck()
+        if self._tasks:
             return False
         return self.ending.is_set() or not (flows or self._is_warm())
 
@@ -228,7 +231,7 @@ class WorkerProcess:
         """Begin, drain and drop tasks."""
         here = {flow.serial: flow for flow in flows.values()}
         held = self._restart_for(list(here.values()))
-        waits = self._restart_for_other_spark(here)
+        waits = self._restart_for_other_spark(here) or self._restart_for_stuck()
         if self._server is not None and not (held or waits or self.ending.is_set()):
             # What it refused requests for has been taken back.
             self._server.take()
@@ -334,6 +337,28 @@ class WorkerProcess:
         if waiting:
             logger.info("worker restarts for changed code", flows=waiting)
             self.ending.set()
+
+    def _restart_for_stuck(self) -> bool:
+        """End where a query hangs in Python, in which no thread stops another. Return whether requests hold that up."""
+        stuck = self._stuck(self._settings.stop_seconds)
+        if not stuck or self._server is None or self.ending.is_set():
+            return False
+        self._server.refuse()
+        if self._server.busy:
+            return True
+        logger.error("worker restarts for queries that cannot be stopped", queries=stuck)
+        self.ending.set()
+        return False
+
+    def _end_if_stuck(self) -> None:
+        """End at once where nothing else is left to drain, or has not drained in as long again."""
+        stuck, late = (self._stuck(times * self._settings.stop_seconds) for times in (1, 2))
+        if self.ending.is_set() and stuck and (late or len(stuck) == len(self._tasks)):
+            self._end_now(STUCK, f"{', '.join(stuck)} cannot be stopped")
+
+    def _stuck(self, seconds: float) -> list[str]:
+        """Return the names of the tasks whose queries have been told to stop in mid-batch, and have not for so long."""
+        return sorted(task.name for task in self._tasks.values() if task.stopping_seconds > seconds)
 
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""

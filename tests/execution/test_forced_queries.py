@@ -1,0 +1,130 @@
+"""A query that is stopped in mid-batch: its batch is not begun again, and what failed costs it nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.execution.batch.position import Position
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.coordinator import BatchState
+from pipelines.execution.protocol.tracker import BatchTracker, Stage
+from pipelines.execution.runners import stream as stream_module
+from pipelines.execution.runners.stream import StreamRunner
+from pipelines.sources import JsonFiles
+from pipelines.trident import DeltaState, TridentTopology, row_function
+from tests.execution.memory_attempts import MemoryAttemptStore
+
+
+def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
+    """A runner with what trying a batch needs."""
+    runner: Any = StreamRunner.__new__(StreamRunner)
+    runner.forced = threading.Event()
+    runner._max_attempts, runner._listeners, runner._durable, runner._windows = max_attempts, (), None, None
+    runner._epoch = SimpleNamespace(number=1, first_txid=0)
+    entrance = SimpleNamespace(events=lambda _: None, clocks=lambda _: None, has_windows=False, fault=lambda _: None)
+    runner._group = SimpleNamespace(
+        name="words", topology=SimpleNamespace(name="f"), entrance=entrance, lake=SimpleNamespace(root="/lake")
+    )
+    runner._checkpoint = SimpleNamespace(is_finished=lambda _: False)
+    runner._tracker = BatchTracker(
+        [Stage("source", group="words/1")], attempts=attempts, max_attempts=max_attempts, first_txid=0
+    )
+    runner._attempts_kept, runner._left_over = attempts, set()
+    runner._poison = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
+    for name in ("_sizes", "_hooks", "_counters"):
+        setattr(runner, name, None)
+    return runner
+
+
+@pytest.mark.parametrize(("max_attempts", "when"), [(1, "in the attempt"), (3, "in the attempt"), (3, "behind it")])
+def test_once_it_is_forced_no_further_attempt_is_opened(
+    monkeypatch: pytest.MonkeyPatch, max_attempts: int, when: str
+) -> None:
+    attempts = MemoryAttemptStore()
+    runner, tried = runner_of(attempts, max_attempts), list[int]()
+
+    class Cancelled:
+        """A batch whose job Spark has cancelled."""
+
+        def __init__(self, _: Any) -> None:
+            pass
+
+        def run(self, batch: Any, *_: Any) -> None:
+            tried.append(batch.attempt)
+            if when == "in the attempt":
+                runner.forced.set()
+            raise PySparkException("job cancelled")
+
+        def failed(self, *_: Any) -> None:
+            pass
+
+    monkeypatch.setattr(stream_module, "StreamBatch", Cancelled)
+    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.forced.set())
+    with pytest.raises(stream_module._Drained):
+        runner._attempts(0, {}, Position(frozenset(), 0))
+    record = attempts.get("words/1")[0]
+    assert tried == [0]
+    assert (record.state, record.tries) == (BatchState.FAILED, 0 if when == "in the attempt" else 1)
+
+
+def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, tried = runner_of(MemoryAttemptStore(), 1), list[int]()
+
+    def cancelled(_: Any) -> None:
+        tried.append(1)
+        runner.forced.set()
+        raise PySparkException("job cancelled")
+
+    runner._group.entrance.clocks = cancelled
+    with pytest.raises(stream_module._Drained):
+        runner._run_windows(0, {}, -1)
+    assert tried == [1]
+
+
+@pytest.mark.slow
+def test_a_batch_whose_job_hangs_ends_and_comes_again(spark: SparkSession, tmp_path: Path) -> None:
+    go, there = tmp_path / "go", tmp_path / "there"
+
+    @row_function("bigint")
+    def hangs(value: Any) -> Iterator[Any]:
+        there.touch()
+        while not go.exists():
+            time.sleep(0.1)
+        yield value
+
+    topology = TridentTopology("hangs")
+    rows = topology.new_stream("in", JsonFiles(tmp_path / "in", "n bigint"))
+    rows.each("n", hangs, "m").partition_persist(DeltaState("kept"), "m")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text(json.dumps({"n": 7}) + "\n")
+    lake = Lake(tmp_path / "lake")
+    runtime = Runtime(spark, lake, max_attempts=1)
+    running = runtime.stream(topology, trigger_seconds=0.1)
+    (part,) = running._parts
+    until = time.monotonic() + 60
+    while not there.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    part.runner.forced.set()
+    stopping = threading.Thread(target=part.query.stop, daemon=True)
+    stopping.start()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert running.stop() == []
+    record = Checkpoint("hangs", lake.checkpoint_path("hangs", "in")).attempts().get("in/1")[0]
+    assert (record.state, record.tries) == (BatchState.FAILED, 0)
+    go.touch()
+    (report,) = runtime.catch_up(topology).batches
+    assert (report.attempt, report.received) == (1, 1)
