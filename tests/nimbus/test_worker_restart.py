@@ -537,6 +537,44 @@ def test_a_rebalance_that_nobody_has_seen_is_waited_for_as_long_as_its_flow_says
         assert ("force" in task.told) is forced
 
 
+@pytest.mark.parametrize("seen", ["nothing", "another rebalance", "the end of another rebalance"])
+def test_a_kill_behind_a_rebalance_has_its_own_wait(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now)
+    flow = registry.submit("a", content("a"))
+    task = FakeTask(flow)
+    worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+
+    def look(seconds: float = 0.0) -> None:
+        nonlocal now
+        now += seconds
+        worker._follow({(flow.serial, 1): registry.flow("a")})
+
+    registry.rebalance("a", Request(parallelism={"q": 2}), wait_seconds=0)
+    registry.fire()
+    worker._flows()
+    worker._revisions = {flow.serial: 2}
+    look()
+    if seen != "nothing":
+        registry.rebalance("a", Request(parallelism={"q": 3}), wait_seconds=600)
+        look(10)
+    if seen == "the end of another rebalance":
+        registry.hurry(registry.flow("a"))
+        registry.fire()
+        worker._revisions = {flow.serial: 3}
+    registry.kill("a", wait_seconds=600)
+    for seconds in (0.5, 21, 500):
+        look(seconds)
+        assert "force" not in task.told
+    registry.hurry(registry.flow("a"))
+    registry.fire()
+    worker._flows()
+    worker._follow({})
+    assert task.told[-1] == "force"
+
+
 @pytest.mark.parametrize("what", ["nothing", "rebalance", "another restart"])
 def test_only_a_task_that_a_rebalance_has_drained_is_forced_by_another_assignment(
     registry: Registry, worker: WorkerProcess, what: str

@@ -380,7 +380,7 @@ class WorkerProcess:
                 task.revision = revision
             task.want(flow.standing.accepting)
         drained = task.figures.state == DRAINING and key in self._rebalanced
-        if drained and task.revision != revision and not _outdated(task, flow):
+        if drained and _goes_on(flow) and task.revision != revision and not _outdated(task, flow):
             # The flow goes on with another assignment: the rebalance has waited as long as it was to.
             task.force()
 
@@ -635,7 +635,12 @@ def _outdated(task: Task, flow: DeployedFlow) -> bool:
 
 def _rescaled(task: Task, flow: DeployedFlow) -> bool:
     """Return whether a rebalance that is over has given a task's flow another parallelism."""
-    return flow.status is not Status.REBALANCING and flow.scale != task.flow.scale
+    return _goes_on(flow) and flow.scale != task.flow.scale
+
+
+def _goes_on(flow: DeployedFlow) -> bool:
+    """Return whether nothing drains a flow for as long as was asked for: neither a rebalance that is not over nor a kill."""
+    return flow.status not in (Status.REBALANCING, Status.KILLED)
 
 
 def _drain_seconds(flow: DeployedFlow) -> float:
