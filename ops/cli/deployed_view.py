@@ -35,7 +35,7 @@ _COLOURS = {
 }
 
 # Columns of queries that are empty on a good day.
-_RARE = ("attempt", "waiting", "quarantined", "restarts")
+_RARE = ("attempt", "waiting", "quarantined", "state rows", "restarts")
 _NOTHING = ("", "0", 0, None)
 
 
@@ -100,6 +100,7 @@ def task_line(task: TaskStatus) -> dict[str, Any]:
         "lag": span(task.lag_seconds),
         "waiting": ", ".join(_waiting(what, number) for what, number in task.backlog.items()),
         "quarantined": task.quarantined,
+        "state rows": task.state_rows,
         "memory": size(task.memory_bytes),
         "restarts": task.restarts,
         "beat": span(task.beat_age_seconds),

@@ -45,7 +45,8 @@ class Figures:
         backlog: what waited at the source behind each of them, in the source's own measure.
         rows_per_second: over these batches.
         partitions: of its shuffles, and of its state if it has windows.
-        state_rows: rows in the state store; None: it has no windows.
+        state_rows: rows of the state of its windows; None: it has none.
+        is_dealt: whether Spark deals that state over the partitions, and not the driver keeps it, for they run in the batch.
         partition_rows: of the state, by partition; empty: not known.
     """
 
@@ -59,6 +60,7 @@ class Figures:
     state_rows: int | None = None
     partition_rows: tuple[int, ...] = ()
     tables: tuple[TableLoad, ...] = ()
+    is_dealt: bool = True
 
     @property
     def load(self) -> float | None:
@@ -158,6 +160,7 @@ def look_of_beat(query: str, beat: Mapping[str, Any], *, cores: int, tables: Seq
         state_rows=beat.get("state_rows"),
         partition_rows=tuple(map(int, beat.get("partition_rows") or ())),
         tables=tuple(tables),
+        is_dealt=beat.get("window_rows") is None,
     )
 
 
@@ -287,7 +290,7 @@ def _since_change(history: Sequence[Figures]) -> list[Figures]:
 
 def _spread(look: Figures, partitions: int) -> float:
     """Return in how many equal parts its work falls."""
-    return float(partitions) if look.state_rows is None else window_spread(partitions)
+    return window_spread(partitions) if look.state_rows is not None and look.is_dealt else float(partitions)
 
 
 def _stays(look: Figures, *reasons: str) -> Decision:

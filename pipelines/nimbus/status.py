@@ -58,9 +58,10 @@ class TaskStatus:
         lag_seconds: How long ago it had nothing left to read; 0 while it keeps up.
         backlog: What waits at its sources, in the sources' own measures (files, bytes, records).
         gone: Folders and tables that it reads and that are not there.
-        state_rows: Rows in the state store; None for a query without windows.
-        partitions: Shuffle partitions.
-        skew: Rows of the largest partition over the average one.
+        state_rows: Rows of its windows' state: in Spark's state store where they read a channel, else one per key or open span;
+            None for a query without windows.
+        partitions: Shuffle partitions; None before the first batch, and where Spark keeps no state.
+        skew: Rows of the largest partition of Spark's state over the average one; windows in the batch have none.
         quarantined: Rows, since its worker started it.
         gates: The last batch's gate results.
         checks: By `gate/check` what each check has said since its worker started it (`CheckStatus`).

@@ -55,3 +55,17 @@ def test_a_query_tells_its_skew(tmp_path: Path) -> None:
     figures.look(streaming, tmp_path)
     told = figures.to_json()
     assert (told["partition_rows"], told["skew"], told["state_rows"]) == ([24, 3, 3], 2.4, 30)
+
+
+def test_a_query_whose_windows_run_in_its_batch_tells_their_rows(tmp_path: Path) -> None:
+    """No state of Spark's, and no partitions: a rebalance takes it for one without windows, as it deals nothing."""
+    said = SimpleNamespace(json=lambda: json.dumps({"sources": [], "stateOperators": []}))
+    streaming: Any = SimpleNamespace(_jsq=SimpleNamespace(lastProgress=lambda: said))
+    figures = TaskFigures("readings", 5.0)
+    assert figures.to_json()["state_rows"] is None
+    figures.window_rows = 0
+    figures.look(streaming, tmp_path)
+    assert figures.to_json()["state_rows"] == 0
+    figures.window_rows = 20
+    told = figures.to_json()
+    assert (told["state_rows"], told["partition_rows"], told["partitions"], told["skew"]) == (20, [], None, None)

@@ -232,6 +232,14 @@ def test_files_of_states_do_not_grow_in_number(tmp_path: Path) -> None:
     assert files(tmp_path)._state(before)[0].keys == 80
 
 
+def test_how_many_windows_a_state_holds_is_in_its_files_head(tmp_path: Path) -> None:
+    own = files(tmp_path)
+    _, first = own.run(0, 0, None, [(table([(f"k{n}", 1, n, str(n)) for n in range(5)]), 9)])
+    _, second = own.run(1, 0, first, [(table([("k1", 1, 10, "5"), ("new", 1, 11, "6")]), 11)])
+    for known in (own, files(tmp_path)):
+        assert [known.rows(ref) for ref in (None, first, second)] == [0, 5, 6]
+
+
 def test_a_named_file_that_is_gone_or_damaged_is_refused(tmp_path: Path) -> None:
     _, ref = files(tmp_path).run(0, 0, None, [(table(rows_of(0, 20)), 19)])
     file, rows = tmp_path / ref.file, table(rows_of(20, 30))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,23 @@ def test_each_output_names_the_state_and_old_states_go(
     # The last, and the two before it: the next batch clears them.
     assert {*names[-3:], "begun-0"} >= {file.name for file in folder(lake).iterdir()} >= {names[-1], "begun-0"}
     assert not list(verify(spark, lake, topology_of(flow())).faults)
+
+
+@pytest.mark.slow
+def test_a_query_knows_how_many_windows_it_holds_also_before_its_first_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    runtime, found = Runtime(spark, Lake(tmp_path)), list[int | None]()
+    for batches in (1, 0):
+        running = runtime.stream(flow(), trigger_seconds=0.1)
+        (part,) = running._parts
+        found.append(part.runner.window_rows)
+        until = time.monotonic() + 60
+        while len(running.batches) < batches and time.monotonic() < until:
+            time.sleep(0.1)
+        running.stop()
+        found.append(part.runner.window_rows)
+    assert found == [0, 3, 3, 3]
 
 
 @pytest.mark.slow

@@ -169,6 +169,12 @@ def test_a_look_from_a_beat() -> None:
     assert one == Figures("f/g", 5.0, (9.0,) * 4, (1.0, 2.0), 12.5, 4, 8, state_rows=64)
     assert decided(one, one, one).after == 8
     assert decided(look_of_beat("f/g", {}, cores=1)).action == NONE
+    # Windows in the batch have rows too, and no buckets that Spark deals over partitions.
+    in_batch = look_of_beat("f/g", beat | {"window_rows": 64, "partitions": 5}, cores=8)
+    assert (in_batch.state_rows, in_batch.is_dealt) == (64, False)
+    without = look_of_beat("f/g", beat | {"state_rows": None, "partitions": 5}, cores=8)
+    assert decided(in_batch, in_batch, in_batch) == decided(without, without, without)
+    assert decided(without, without, without).after == 10
 
 
 # --- properties -----------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ RUNNING = TaskStatus(
     trigger_seconds=5.0,
     lag_seconds=7.5,
     backlog={"files": 3.0, "bytes": 4096.0},
+    state_rows=64,
     partitions=4,
     skew=1.25,
     quarantined=9,

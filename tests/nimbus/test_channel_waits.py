@@ -13,6 +13,7 @@ import pytest
 from pipelines import Lake
 from pipelines.errors import PoisonBatchError, UnknownStateError
 from pipelines.execution.checkpoint.engine_files import REFUSE, RESET, Checkpoint, Epoch
+from pipelines.execution.report import BatchReport
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import LeaseHeldError
 from pipelines.nimbus.nimbus import Nimbus
@@ -110,6 +111,16 @@ def test_a_lease_that_came_after_a_wait_is_no_failure(tmp_path: Path) -> None:
     assert str(task.figures.last_error).startswith('LeaseHeldError: lease "task:f/q": another holds it')
     task._take_lease()
     assert task.figures.last_error is None
+
+
+def test_rows_of_windows_in_the_batch_are_those_behind_the_last_batch(tmp_path: Path) -> None:
+    task, runner = Reader(tmp_path, REFUSE), SimpleNamespace(window_rows=3)
+    task._running = runner  # type: ignore[assignment]
+    task._came_through(BatchReport("f", "q", 0, 0, 5, 0, (), 0.1))
+    assert task.figures.to_json()["state_rows"] == 3
+    runner.window_rows = None
+    task._came_through(BatchReport("f", "q", 1, 0, 5, 0, (), 0.1))
+    assert task.figures.to_json()["state_rows"] is None
 
 
 def test_a_failure_begins_with_its_class(tmp_path: Path) -> None:

@@ -263,7 +263,10 @@ def test_status_shows_queries_gates_errors_and_history(nimbus: FakeNimbus) -> No
     ]
     text = said(run("status", "flights"))
     assert "flights: ACTIVE, version 2; batch 41, 250.5 rows per second Problem: s2 does not beat" in text
-    assert "│ flights │ running │ s1:6900 │ 41 │ 1 │ 6,000 │ 250.50 │ 2.0 s of 5.0 s │ 7.5 s │ 3 files, 4 kB │" in text
+    assert (
+        "│ flights │ running │ s1:6900 │ 41 │ 1 │ 6,000 │ 250.50 │ 2.0 s of 5.0 s │ 7.5 s │ 3 files, 4 kB │ 9 │ 64 │"
+        in text
+    )
     assert "│ weather │ silent │" in text
     assert "│ flights │ accepted │ origin_is_there │ drop │ 500 │ 3 │ no │ 4 of 12 │" in text
     assert "Last error of weather: PoisonBatchError: batch 7 more" in text

@@ -145,6 +145,8 @@ class DriverWindows:
         self._begun = Begun(0)
         self.hold = False
         """Whether the windows held anything when `check` saw them."""
+        self.rows = 0
+        """How many windows the last state holds that was checked, or that a batch has left."""
         self._a_byte: tuple[float, float] | None = None
         """How many rows, and bytes of them, the last batch had per byte of its source; None: not known."""
 
@@ -340,7 +342,7 @@ class DriverWindows:
             raise WindowStateError.of_lost(self._group.topology.name, self._group.name)
         self._begun = begun
         newest = self._state_of(next(self._named(None), None))
-        self.hold = newest is not None
+        self.hold, self.rows = newest is not None, self._states.rows(newest)
         if newest is not None:
             self._states.check(newest)
             if newest == begun.state:
@@ -411,6 +413,7 @@ class DriverWindows:
         """
         known = self._known(batch.txid)
         if known is not None:
+            self.rows = self._states.rows(known.state)
             return Windowed(known, self._frames(self._states.results(known.state)))
         before = next(self._named(batch.txid), None)
         first, parent = self._stages[0], self._node.parents[0]
@@ -433,6 +436,7 @@ class DriverWindows:
                 node = self._stages[failure.number].node
                 where = f"{node.label} (defined at {node.at})"
                 raise BatchError(f"{where} failed: {reason_of(failure.error)}") from failure.error
+        self.rows = self._states.rows(state)
         return Windowed(Named(batch.txid, state, clocks), self._frames(results))
 
     def _between(self, run: PlanRun, given: dict[int, DataFrame], number: int, results: pa.Table) -> pa.Table:

@@ -434,6 +434,14 @@ class WindowFiles:
             if name not in kept and own is not None and txid is not None and own <= txid:
                 self._files.remove(name)
 
+    def rows(self, ref: StateRef | None) -> int:
+        """Return how many windows a state holds: of each key one, or one per span that is open. None: that is empty."""
+        if ref is None:
+            return 0
+        if self._last is not None and self._last[0] == ref:
+            return sum(state.keys for state in self._last[1])
+        return int(_opened(self._files, ref)[0]["keys"])
+
     def check(self, ref: StateRef) -> None:
         """Read a state and all on which it stands."""
         self._loaded(ref)

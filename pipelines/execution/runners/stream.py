@@ -570,6 +570,11 @@ class StreamRunner:
                     hint=f"run the flow again: now its rows do not reach the windows; they are kept in {kept}",
                 ) from error
 
+    @property
+    def window_rows(self) -> int | None:
+        """Return how many windows hold something that run in the query's batch; None: none run there."""
+        return self._windows.rows if self._windows else None
+
     def _attempts(self, txid: int, frames: Frames, position: Position) -> BatchReport:
         """Try a batch until an attempt comes through, or none is left."""
         stream_batch = StreamBatch(

@@ -274,6 +274,7 @@ class Task(threading.Thread):
                         self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
                     self.ran = True
                     self._changed(runner)
+                    self.figures.window_rows = runner.window_rows
                     self.figures.started(self._failures > 0)
                     self._told("running", None)
                     self._watch(runner, streaming, checkpoint.spark)
@@ -457,6 +458,8 @@ class Task(threading.Thread):
 
     def _came_through(self, report: BatchReport) -> None:
         self.figures.batch(report)
+        if self._running is not None:
+            self.figures.window_rows = self._running.window_rows
         if self._lineage is not None:
             self._lineage.wrote(report.commits)
         # In the thread of Spark's callback, which does not know what is bound in this one.

@@ -218,6 +218,8 @@ class TaskFigures:
         self._behind_since: float | None = None
         self._counted_at = self._rows_at = float("-inf")
         self._partition_rows: tuple[int, ...] = ()
+        self.window_rows: int | None = None
+        """How many windows hold something that run in the query's batch; None: none run there."""
         self.backlog: dict[str, float] = {}
         self.gone: list[str] = []
 
@@ -292,6 +294,8 @@ class TaskFigures:
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a beat carries them; `TaskStatus` says what they mean."""
         operators = self._progress.get("stateOperators") or ()
+        rows = [int(operator["numRowsTotal"]) for operator in operators]
+        rows += [self.window_rows] if self.window_rows is not None else []
         last = self._last
         return {
             "state": self.state,
@@ -310,7 +314,8 @@ class TaskFigures:
             "backlog": self.backlog,
             "gone": self.gone,
             "last_backlogs": list(self._backlogs),
-            "state_rows": sum(int(operator["numRowsTotal"]) for operator in operators) if operators else None,
+            "state_rows": sum(rows) if rows else None,
+            "window_rows": self.window_rows,
             "partition_rows": list(self._partition_rows),
             "skew": round(skew_of(self._partition_rows), 2) if any(self._partition_rows) else None,
             "partitions": max((int(operator["numShufflePartitions"]) for operator in operators), default=None),

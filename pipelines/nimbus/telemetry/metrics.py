@@ -65,7 +65,7 @@ _TASK = (
     _Figure("txid", "Number of the last finished batch.", lambda task: task.txid),
     _Figure("attempt", "Attempt of the last finished batch, from 0.", lambda task: task.attempt),
     _Figure("last_batch_timestamp_seconds", "When the last batch ended, since 1970.", lambda one: one.last_batch_at),
-    _Figure("state_rows", "Rows in the query's state store.", lambda one: one.state_rows),
+    _Figure("state_rows", "Rows of the state of the query's windows.", lambda one: one.state_rows),
     _Figure("partitions", "Shuffle partitions of the query.", lambda one: one.partitions),
     _Figure("partition_skew_ratio", "Rows of the largest partition over the average one.", lambda one: one.skew),
     _Figure("beat_age_seconds", "Seconds since the query's worker said that it lives.", lambda t: t.beat_age_seconds),
