@@ -22,6 +22,7 @@ WEIGHTS = {
     "fresh": 3,
     "restore_checkpoint": 3,
     "restore_table": 3,
+    "older_spark": 3,
     "frozen": 4,
     "stream": 3,
     "optimize": 3,
@@ -29,6 +30,8 @@ WEIGHTS = {
     "cut_file": 0,
 }
 
+OF_A_STREAM = ("arrive", "rewrite", "cut_file", "fresh", "restore_checkpoint", "older_spark", "stream")
+"""Operations that name one of two streams."""
 KILLED = {"catch_up": 0.35, "backfill": 0.35, "compact": 0.35, "replay": 0.35, "rescale": 0.35, "stream": 0.25}
 """How often an operation dies at one of its moments."""
 
@@ -128,7 +131,7 @@ def _states(chance: random.Random, stream: str) -> list[list[str]]:
 
 def _operation(chance: random.Random, name: str, shape: dict[str, Any]) -> Operation:
     drawn: dict[str, Any] = {}
-    if name in ("arrive", "rewrite", "cut_file", "fresh", "restore_checkpoint", "stream") and len(shape["streams"]) > 1:
+    if name in OF_A_STREAM and len(shape["streams"]) > 1:
         drawn["group"] = chance.randrange(2)
     if name in ("arrive", "rewrite", "cut_file"):
         drawn["rows"] = _rows(chance)
@@ -188,7 +191,7 @@ def _further(chance: random.Random, name: str) -> dict[str, Any]:
         return {"beside": True} if chance.random() < 0.2 else {}
     if name == "fresh":
         return {"then": chance.choice(("refuse", "continue", "reset"))}
-    if name == "restore_checkpoint":
+    if name in ("restore_checkpoint", "older_spark"):
         return {"back": chance.randint(1, 3)}
     if name == "restore_table":
         return {"state": chance.randrange(4), "back": chance.randint(0, 3)}

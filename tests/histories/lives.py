@@ -66,6 +66,32 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
     _brought_back(play, found, path, play.world.checkpoint(found.name), must, lambda: _restored(found, said))
 
 
+def older_spark(play: Play, group: int = 0, back: int = 1) -> None:
+    """Spark's part of the checkpoint is an older copy, or a loss of power took its last plans; the engine's files are newer.
+
+    Refused if a batch whose plan is gone was closed, is in a state, or has got there by a replay. Else the batches of lost plans
+    come again with what the source has then, whether they failed or were left out.
+    """
+    found = play.group(group)
+    copies = play.copies.get(f"checkpoint {found.name}", Copies()).kept
+    if len(copies) <= back or found.fresh or found.window:
+        return
+    path, (said, _) = copies[-1 - back]
+    if said.epoch != found.epoch:
+        return
+    planned = said.first + len(said.planned)
+    closed = {found.first + number for number in range(found.finished)} - found.skipped
+    held = {sink.last for sink in play.model.sinks(found)}
+    must = any(txid >= planned for txid in closed | held | found.replayed)
+
+    def take() -> None:
+        found.planned, found.finished = list(said.planned), said.finished
+        found.poison = {txid for txid in found.poison if txid < planned}
+        found.skipped = {txid for txid in found.skipped if txid < planned}
+
+    _brought_back(play, found, path / "spark", play.world.checkpoint(found.name) / "spark", must, take)
+
+
 def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
     """An older copy of a state's table, or (0) none: refused if it lacks batches behind the checkpoint, or a replay's rows."""
     group, sink = play.sink(state)

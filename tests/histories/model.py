@@ -179,6 +179,8 @@ class Group:
     finished: int = 0
     poison: set[int] = field(default_factory=set)
     skipped: set[int] = field(default_factory=set)
+    replayed: set[int] = field(default_factory=set)
+    """Poison batches of which a replay has put rows into a state, or behind a gate that refused them for themselves."""
     known: set[str] = field(default_factory=set)
     """The states with which the stream has begun: who said `continue` once is not asked again."""
     window: int = 0
@@ -324,6 +326,7 @@ class Model:
             self.refused = [one for one in self.refused if (one.group, one.stage) != (group.name, "batch")]
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
+        group.replayed = set()
 
     def refuses(self, group: Group) -> bool:
         """Whether a start of the stream, as it is now, is refused."""

@@ -411,6 +411,8 @@ def replay(play: Play, kill: int | None = None, beside: bool = False) -> None:
     again = refused_rows(play.world) - expected_refused(kept)
     refused = [one for one in landed if _at_gate(play, one) and not _judged_by_backfill(play, one)]
     play.model.refused = kept + [_again(play, one, again) for one in refused]
+    for one in refused:
+        _taken(play, one)
 
 
 def end_of_replay(play: Play, error: BaseException | str | None) -> None:
@@ -470,6 +472,12 @@ def _land(play: Play, one: Refused, entries: dict[int, list[Entry]]) -> None:
         counts = any(entry.row == one.row and sink.life(entry.txid) in (None, life) for entry in entries[id(sink)])
         if behind and not counts and (sink.at == "before" or play.model.passes(one.row)):
             sink.entries = [*sink.entries, Entry(one.row, REPLAYED, play.model.rules.wide)]
+            _taken(play, one)
+
+
+def _taken(play: Play, one: Refused) -> None:
+    if one.stage == "batch":
+        next(group for group in play.model.groups if group.name == one.group).replayed.add(one.txid)
 
 
 # --- the flow changes -----------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "fresh": lives.fresh,
     "restore_checkpoint": lives.restore_checkpoint,
     "restore_table": lives.restore_table,
+    "older_spark": lives.older_spark,
     "frozen": lives.frozen,
     "killed": lives.killed,
     "stopped": lives.stopped,
