@@ -92,7 +92,7 @@ class Lot:
     @property
     def what(self) -> str:
         """Return the lot in words, for messages."""
-        place = {SOURCE: f'refused at source "{self.stream}"', BATCH: f'of poison batches of "{self.stream}"'}
+        place = {SOURCE: f'rejected at source "{self.stream}"', BATCH: f'of poison batches of "{self.stream}"'}
         return "rows " + place.get(self.stage, f'rejected by gate "{self.stage}"')
 
     def only(self, numbers: set[int]) -> Lot:
@@ -113,7 +113,7 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
     if last < first or last > TXID_LIMIT.most:
         raise DefinitionError(
             f"not a range of txids: {shown(text)}",
-            hint=f"write it as 40, as 40-57, or as {BACKFILLS} for what backfills refused",
+            hint=f"write it as 40, as 40-57, or as {BACKFILLS} for what backfills rejected",
         )
     return first, last
 
@@ -129,7 +129,7 @@ def check_names(selection: Selection, table: StateTable | None, topology: Triden
             if name not in known:
                 raise ReplayError(
                     topology.name,
-                    f'rows refused by {kind} "{name}"',
+                    f'rows rejected by {kind} "{name}"',
                     f"the flow has no such {kind}{nearest(name, known)}",
                     f"name one of: {', '.join(known) or 'none'}",
                 )
