@@ -10,13 +10,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pipelines.errors import TrideltaError
 from pipelines.private import masked
 
-if TYPE_CHECKING:
-    pass
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
