@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pipelines.errors import TrideltaError
 from pipelines.private import masked
 
-
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
