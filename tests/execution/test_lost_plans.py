@@ -143,6 +143,22 @@ def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop) -> No
     shop.runtime.catch_up(refusing(shop, 9))
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_batch_that_a_replay_has_refused_again_is_not_planned_again(shop: Shop, twice: bool) -> None:
+    """What a gate refuses of it is a row of that gate in quarantine, and of a state before it; from there it may go on."""
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    (lot,) = shop.replay(shop.flow(1))
+    assert (lot.landed, lot.refused) == (0, {"most": 2})
+    if twice:
+        assert [one.landed for one in shop.replay(shop.flow(9))] == [2]
+    held = shop.rows, shop.refused
+    lose(shop)
+    with pytest.raises(CheckpointBehindError, match="batch txid 1, which was left out, and replay 1"):
+        shop.runtime.catch_up(refusing(shop, 9))
+    assert (shop.rows, shop.refused) == held
+
+
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_replay_leaves_a_batch_that_was_skipped_and_whose_plan_is_gone(shop: Shop, torn: bool) -> None:
     shop.runtime.skip(refusing(shop, 3), 1)

@@ -291,7 +291,7 @@ class Belonging:
             )
 
     def _check_left_out(self, epoch: Epoch, tables: Iterable[StateTable]) -> None:
-        """Refuse to try a batch again that was left out, and whose rows a replay has put into a table since."""
+        """Refuse to try a batch again that was left out, and whose rows a replay has taken since, into a table or to a gate."""
         path = self._lake.quarantine_path(self._checkpoint.flow)
         found = put_in_since(self._checkpoint, epoch, self._named(f"{QUARANTINE}/{path.name}"), tables)
         if found is not None:
@@ -299,7 +299,7 @@ class Belonging:
                 self._checkpoint,
                 found.state,
                 f"the checkpoint would try batch txid {found.txid}, which was left out, and replay {found.replay} has put its "
-                "rows into the table since",
+                "rows into the table since, or back into quarantine as what a gate refused",
                 table_txid=found.txid,
                 checkpoint_txid=epoch.txid(self._checkpoint.finished_batches()) - 1,
                 hint="put the checkpoint back in which the batch is left out, its attempts.json included",

@@ -154,7 +154,7 @@ def app_id(flow: str, table: str) -> str:
 
 @dataclass(frozen=True)
 class PutIn:
-    """A poison batch of which a replay has put rows into a state."""
+    """A poison batch whose rows a replay has taken, with a commit in a state."""
 
     txid: int
     replay: int
@@ -164,9 +164,10 @@ class PutIn:
 def put_in_since(
     checkpoint: Checkpoint, epoch: Epoch, quarantine: StateTable, tables: Iterable[StateTable]
 ) -> PutIn | None:
-    """Return a batch that a checkpoint would try again though its rows are in a state by a replay; None: there is none.
+    """Return a batch that a checkpoint would try again though a replay has taken its rows; None: there is none.
 
-    A replay takes what was left out, or what Spark has marked: the checkpoint was put back, or its attempts are lost.
+    A replay takes what was left out, or what Spark has marked: the checkpoint was put back, or its attempts are lost. What
+    gates refused of it has gone on as theirs, in states before them and by further replays, which nobody tells from the batch.
     """
     group = checkpoint.folder.name
     # Behind the attempts: a stream forgets them once their batches are marked.
@@ -184,10 +185,11 @@ def put_in_since(
     }
     again = {txid: version for txid, version in kept.items() if txid >= done and txid not in left_out}
     replays = Records(quarantine.path)
-    # Those that were given up without a commit have landed nothing.
+    # Those that were given up without a commit have done nothing.
     for replay in replays.all() if again else ():
         behind = {txid for txid, version in again.items() if replay.versions[NAME] >= version}
-        if not behind or not is_poison(replay.stage) or (replay.finished and not replay.left and not replay.landed):
+        did_something = replay.finished is None or replay.left or replay.landed or replay.refused
+        if not behind or not is_poison(replay.stage) or not did_something:
             continue
         rows = replays.rows(replay).select([TXID, GROUP]).to_pylist()
         taken = {row[TXID] for row in rows if row[GROUP] == group and row[TXID] in behind}
