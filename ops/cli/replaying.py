@@ -32,7 +32,7 @@ def replay_quarantine(
         list[str] | None,
         typer.Option(
             help="Rejected by this check, or as malformed, other_fields, far_time, not_read, no_slice, bad_slice, no_time, "
-            "poison or waiting."
+            "poison, waiting or file_gone."
         ),
     ] = None,
     txids: Annotated[str, typer.Option(help="Rejected in these batches: 40, 40-57, or backfills.")] = "",

@@ -57,7 +57,7 @@ _REPLAYED: dict[str, Any] = {
         Field(
             [],
             description="Only what these checks rejected; also malformed, other_fields, far_time, not_read, no_slice, bad_slice, "
-            "no_time, poison, waiting. Empty: all.",
+            "no_time, poison, waiting, file_gone. Empty: all.",
         ),
     ),
     "txids": (str, _TXIDS),

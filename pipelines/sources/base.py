@@ -163,6 +163,10 @@ class Source(ABC):
             index: which source of its Spark query this is, from 0.
         """
 
+    def gone(self, files: Iterable[str]) -> frozenset[str]:
+        """Return those of files (as `_file` has them) without which a stream goes on that has yet to read them, with no word."""
+        return frozenset()
+
     def parsed(self, text: Column) -> Column | None:
         """Return a record's text as a struct of the fields and `_corrupt`, as the source's own reader does it.
 

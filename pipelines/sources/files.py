@@ -245,6 +245,9 @@ class FileSource(StoredSource):
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
         return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
 
+    def gone(self, files: Iterable[str]) -> frozenset[str]:
+        return frozenset(file for file in files if not place_of(file_key(file)).exists())
+
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
 

@@ -10,7 +10,7 @@ txids and slices of its own. In rows of earlier releases the last two may be nul
 SOURCE, BATCH = "source", "batch"
 MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE = "malformed", "no_time", "no_slice", "bad_slice"
 NAMED_OTHERWISE, TOO_FAR, UNREAD = "other_fields", "far_time", "not_read"
-POISON, WAITING = "poison", "waiting"
+POISON, WAITING, FILE_GONE = "poison", "waiting", "file_gone"
 NAME = "quarantine"
 
 

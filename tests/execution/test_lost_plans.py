@@ -14,6 +14,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, PoisonBatchError
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.damage import DamagedCheckpointError
+from pipelines.execution.replays.runner import PUT_BACK
 from pipelines.execution.runners.claims import SameSources
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.execution.verify import damages
@@ -157,6 +158,34 @@ def test_a_batch_that_a_replay_has_refused_again_is_not_planned_again(shop: Shop
     with pytest.raises(CheckpointBehindError, match="batch txid 1, which was left out, and replay 1"):
         shop.runtime.catch_up(refusing(shop, 9))
     assert (shop.rows, shop.refused) == held
+
+
+@pytest.mark.parametrize("recorded", [True])
+def test_rows_whose_file_is_gone_with_the_plan_stay_in_quarantine(shop: Shop, recorded: bool) -> None:
+    """No batch brings them any more; where their file comes back, one does, so that no replay takes them."""
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.runtime.catch_up(refusing(shop, 3))
+    lose(shop)
+    arrive_early(shop, 8)
+    file = shop.folder / "1.json"
+    text = file.read_bytes()
+    file.unlink()
+    if not recorded:
+        # As it was before batch 1.
+        on_disk(shop.lake.checkpoint_path("shop", "sales") / "attempts.json").unlink()
+    alone = [("batch", "file_gone", 2), ("batch", "file_gone", 7)]
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(refusing(shop, 3))
+    assert shop.refused == [*alone, ("batch", "poison", 8)]
+    shop.runtime.catch_up(refusing(shop, 9))
+    assert (shop.rows, shop.refused) == (Counter({("a", 1): 1, ("a", 8): 1}), alone)
+    (lot,) = shop.replay(refusing(shop, 9))
+    assert lot.number is None
+    assert list(lot.left) == [PUT_BACK]
+    file.write_bytes(text)
+    shop.runtime.catch_up(refusing(shop, 9))
+    assert shop.replay(refusing(shop, 9))[0].number is None
+    assert (shop.rows, shop.refused) == (ALL + Counter({("a", 8): 1}), alone)
 
 
 @pytest.mark.parametrize("torn", [False, True])

@@ -272,7 +272,7 @@ def test_cut_off_around_what_quarantine_has_it_is_done_once_more(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*(Coordinator, "plan_again") if behind else (PoisonRows, "forget"), die)
+        patch.setattr(*(Coordinator, "plan_again") if behind else (PoisonRows, "release"), die)
         with pytest.raises(KeyboardInterrupt):
             query.run()
     assert (query.record.state, query.kept) == (BatchState.SKIPPED, 0 if behind else 1)

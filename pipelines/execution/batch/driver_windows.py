@@ -277,7 +277,7 @@ class DriverWindows:
             check()
             for txid in _unfinished(self._group, checkpoint):
                 # It comes again under another txid: what a poison batch has left in quarantine would count twice.
-                PoisonRows(self._group).forget(txid)
+                PoisonRows(self._group).release(txid)
             if former is not None:
                 # What was left out here waits in the state of the definition before.
                 PoisonRows(self._group).forget(self._begun.first)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,15 +21,13 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import arrow_frame
-from pipelines.state.quarantine import WAITING
-from pipelines.state.record import POISON, BatchRecord
+from pipelines.state.quarantine import FILE_GONE, WAITING
+from pipelines.state.record import FORGOTTEN, POISON, BatchRecord
 from pipelines.state.schema import TXID
 from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    import pyarrow as pa
 
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.batch.group_sources import Frames
@@ -163,13 +162,50 @@ class PoisonRows:
         return set(rows[TXID].to_pylist())
 
     def forget(self, txid: int, seen: int | None = None) -> None:
-        """Release the rows of a poison batch that has come through, and so are in the states, or that comes by another plan.
+        """Release the rows of a poison batch that has come through, and so are in the states.
 
         Args:
             txid: the batch.
             seen: what `seen` has returned, where another process may have kept them since; it is refused as in `keep`.
         """
         self._forget(txid, poison_rows(self._group.refused, txid), seen)
+
+    def release(self, txid: int, seen: int | None = None) -> None:
+        """Release the rows of a poison batch whose plan is gone: what their source still has comes again, under some txid.
+
+        Those whose file is gone come no more, and are in no state: they stay, under a rule of their own.
+
+        Args:
+            txid, seen: as of `forget`.
+        """
+        writer, where = self._group.quarantine, poison_rows(self._group.refused, txid, alone=True)
+        if not writer.table.exists():
+            return
+        writer.prepare(table_columns())
+        rows = writer.table.stored(where)
+        kept = self._marked_gone(rows)
+        if not kept.num_rows:
+            writer.forget_rows(txid, where, self._group.name, seen)
+        elif not kept.equals(rows):
+            record = BatchRecord(kind=FORGOTTEN, flow=self._group.topology.name, txid=txid, group=self._group.name)
+            writer.replace_rows(kept, record, where, seen=seen)
+            logger.warning("rows stay in quarantine: their file is gone", txid=txid, rows=kept.num_rows)
+
+    def _marked_gone(self, rows: pa.Table) -> pa.Table:
+        """Return the rows whose file is gone, with that rule."""
+        gone: set[tuple[str | None, str]] = set()
+        for spout in self._group.spouts:
+            held = zip(rows["stream"].to_pylist(), rows["file"].to_pylist(), strict=True)
+            # Rows of earlier releases may not name their stream.
+            own = {(stream, file) for stream, file in held if file is not None and stream in (spout.stream, None)}
+            lost = spout.source.inner.gone({file for _, file in own})
+            gone |= {(stream, file) for stream, file in own if file in lost}
+        found = zip(*(rows[name].to_pylist() for name in ("rule", "stream", "file")), strict=True)
+        kept = rows.filter(
+            pa.array([rule == FILE_GONE or (stream, file) in gone for rule, stream, file in found], pa.bool_())
+        )
+        rule = pa.repeat(pa.scalar(FILE_GONE), kept.num_rows).cast(kept.schema.field("rule").type)
+        return kept.set_column(kept.schema.get_field_index("rule"), "rule", rule)
 
     def forget_all(self) -> None:
         """Release the rows of all poison batches: the stream begins again, and reads them again."""

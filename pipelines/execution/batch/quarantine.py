@@ -21,6 +21,7 @@ from pipelines.state.quarantine import (
     BAD_SLICE,
     BATCH,
     COLUMNS,
+    FILE_GONE,
     GROUP,
     MALFORMED,
     NAMED_OTHERWISE,
@@ -83,10 +84,15 @@ def rows_of(topology: TridentTopology, group: str, streams: Collection[str]) -> 
     return f"(({GROUP} IS NOT NULL AND {GROUP} = {_texts([group])}) OR ({GROUP} IS NULL AND ({old})))"
 
 
-def poison_rows(own: str, txid: int | None = None) -> str:
-    """Return the rows of a poison batch (None: of all of them), among those of its batch group."""
+def poison_rows(own: str, txid: int | None = None, *, alone: bool = False) -> str:
+    """Return the rows of a poison batch (None: of all of them), among those of its batch group.
+
+    Args:
+        alone: with those that no batch brings again, whose file is gone.
+    """
     of_batch = "" if txid is None else f" AND {TXID} = {txid}"
-    return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])}{of_batch}"
+    comes = "" if alone else f" AND (rule IS NULL OR rule <> {_texts([FILE_GONE])})"
+    return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])}{of_batch}{comes}"
 
 
 def _texts(some: Iterable[str]) -> str:

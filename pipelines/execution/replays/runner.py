@@ -45,7 +45,7 @@ from pipelines.execution.replays.selection import (
 )
 from pipelines.execution.replays.work import Order, Work
 from pipelines.graph import nodes
-from pipelines.state.quarantine import NAME, is_poison
+from pipelines.state.quarantine import FILE_GONE, NAME, is_poison
 from pipelines.state.schema import SLICE_COLUMN, TXID
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
 
 UNLIKE = "the stored text no longer matches the flow's fields: they have changed since"
+PUT_BACK = "its file was gone from the source when its batch came again: put it there again, then a batch reads it"
 UNDECIDED = "a replay of them was cut off, and the tables' logs no longer say what counts of it"
 
 
@@ -153,7 +154,7 @@ class Replayer:
                 seen.setdefault(sink.name, sink.table.version())
             rows, unlike = work.look(lot)
             judge = self._judge(work)
-            apart = {**dict.fromkeys(unlike, UNLIKE), **self._undecided(lot, judge)}
+            apart = {**dict.fromkeys(unlike, UNLIKE), **self._undecided(lot, judge), **_of_gone_files(lot)}
             verdict = judge.judge(row for row in rows if row.number not in apart)
             left = {**apart, **verdict.left}
             going = lot.only({row.number for row in rows} - set(left))
@@ -362,6 +363,12 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
 def unfinished(lake: Lake, topology: TridentTopology) -> list[Record]:
     """Return the replays of a flow that were cut off."""
     return Records(lake.quarantine_path(topology.name)).unfinished()
+
+
+def _of_gone_files(lot: Lot) -> dict[int, str]:
+    """Return the rows whose source is to be given their file again: then a batch brings them."""
+    found = zip(lot.rows[NUMBER].to_pylist(), lot.rows["rule"].to_pylist(), strict=True)
+    return {number: PUT_BACK for number, rule in found if rule == FILE_GONE}
 
 
 def by_rule(lot: Lot) -> dict[str, int]:

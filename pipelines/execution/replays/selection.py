@@ -43,7 +43,7 @@ class Selection:
         first: refused by this txid or a later one; what a backfill has refused has txid -1.
         last: refused by this txid or an earlier one.
         reasons: refused by one of these rules: a check's name, `malformed`, `other_fields`, `far_time`, `not_read`, `no_slice`,
-            `bad_slice`, `no_time`, `poison` or `waiting`.
+            `bad_slice`, `no_time`, `poison`, `waiting` or `file_gone`.
     """
 
     gates: tuple[str, ...] = ()

@@ -533,7 +533,7 @@ class StreamRunner:
             return
         tracked = self._tracker.group()
         for other in tracked.planned_otherwise(txid, plan):
-            self._poison.forget(other, self._poison_seen(txid))
+            self._poison.release(other, self._poison_seen(txid))
             tracked.plan_again(other, plan if other == txid else GONE)
             logger.warning("batch comes by another plan", flow=self._group.topology.name, txid=other)
 
