@@ -123,12 +123,13 @@ class History:
             undone = _besides([*self._counting_at(since), *later]) - _besides(self._counting)
         return sorted({one.what for one in undone})
 
-    def has_poison(self, group: str, epoch: int, txid: int) -> bool:
-        """Return whether quarantine got the rows of a poison batch and has not given them back to its stream."""
+    def poison(self, group: str, epoch: int, txid: int) -> CommitRecord | None:
+        """Return the commit by which quarantine got the rows of a poison batch; None: it has given them back to its stream."""
         with self._current():
             # Earlier releases do not name the group.
-            wanted = {_Besides(f"poison batch {txid}", one, epoch) for one in (group, None)}
-            return not wanted.isdisjoint(_besides(self._counting))
+            wanted = {_Besides(f"poison batch {txid}", one, epoch) for one in (group, None)} & _besides(self._counting)
+            own = [c for c in self._counting if c.kind == POISON and (c.epoch, c.txid) == (epoch, txid)]
+            return next((c for c in reversed(own) if c.group in {one.group for one in wanted}), None)
 
     def is_replayed_behind(self, epoch: int, txid: int) -> bool:
         """Return whether a replay of quarantine has committed behind a batch, which was whole then: no replay goes before."""

@@ -48,7 +48,7 @@ class BatchRecord(BaseModel):
         fields: for `batch`: the digest of the fields that `received_hash` is about; null in those of earlier releases.
         hash: the XOR of the hashes of the rows written (`pipelines.execution.batch.accounts`).
         offsets: where the batch lies in Spark's checkpoint: `batch`, its id there, and `plan`, the digest of its entry in the
-            offset log, by which a checkpoint and a table know each other.
+            offset log, by which a checkpoint and a table know each other. For `poison`: the plan whose rows were kept.
         gates: for `batch`: the digest of what the gates drop that its rows passed; null in those of earlier releases.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
@@ -140,6 +140,12 @@ class CommitRecord:
     @property
     def group(self) -> str | None:
         return self.record.group if self.record else None
+
+    @property
+    def plan(self) -> str | None:
+        """Return the digest of the batch's plan in Spark's offset log, None where it does not say."""
+        offsets = self.record.offsets if self.record else None
+        return offsets.get("plan") if isinstance(offsets, Mapping) else None
 
     @property
     def rows(self) -> int:

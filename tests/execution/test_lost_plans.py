@@ -160,7 +160,7 @@ def test_a_batch_that_a_replay_has_refused_again_is_not_planned_again(shop: Shop
     assert (shop.rows, shop.refused) == held
 
 
-@pytest.mark.parametrize("recorded", [True])
+@pytest.mark.parametrize("recorded", [True, False])
 def test_rows_whose_file_is_gone_with_the_plan_stay_in_quarantine(shop: Shop, recorded: bool) -> None:
     """No batch brings them any more; where their file comes back, one does, so that no replay takes them."""
     shop.runtime.skip(refusing(shop, 3), 1)

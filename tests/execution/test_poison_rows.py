@@ -37,7 +37,7 @@ from pipelines.sources import FixedBatches
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import COLUMNS
-from pipelines.state.record import BATCH, REPLAY, BatchRecord
+from pipelines.state.record import BATCH, POISON, REPLAY, BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident import DeltaState, TridentTopology
@@ -121,12 +121,14 @@ class Query:
         runner._claims = SimpleNamespace(check_planned=lambda _: None)
         tried = BatchReport("shop", "words", 1, 0, 0, 0, (), 0.0)
         runner._attempts_kept, runner._attempts = None, lambda *_: tried
+        runner._left_over = runner._poison.kept()
         return runner
 
-    def keep(self, txid: int) -> None:
+    def keep(self, txid: int, *, plan: bool = True) -> None:
         """Put the rows of a batch into quarantine."""
         rows: Any = {spout.id: None for spout in self.topology.spouts}
-        self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom", self.poison.seen())
+        of = self.checkpoint.plan(txid) if plan else None
+        self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom", self.poison.seen(), of)
 
     def plan_again(self) -> None:
         """Lose the plan of batch 1 with the power, and let Spark plan it again, with files that have come since."""
@@ -309,6 +311,36 @@ def test_rows_of_a_lost_plan_do_not_pass_for_those_of_the_next_one(query: Query)
     skip(query.lake, query.topology, 1)
     assert query.kept == 0
     assert (query.run(), query.kept) == (True, 1)
+
+
+@pytest.mark.parametrize("gone", ["rows", "record"])
+def test_rows_of_a_lost_plan_of_which_nothing_is_forgotten_do_not_pass_for_those_of_the_next_one(
+    query: Query, gone: str
+) -> None:
+    """They have left quarantine before, by their age or by a replay; or no record is there that says of which plan they are."""
+    query.keep(1)
+    skip(query.lake, query.topology, 1)
+    if gone == "rows":
+        DeltaTable(str(query.lake.quarantine_path("shop"))).delete()
+    else:
+        (query.checkpoint.folder / "attempts.json").unlink()
+    query.plan_again()
+    assert not query.run()
+    tracker = query.tracked()
+    tracker.fail(tracker.open(1, plan=query.checkpoint.plan(1)), "boom")
+    skip(query.lake, query.topology, 1)
+    before = query.lake.quarantine("shop").version()
+    assert (query.run(), query.kept) == (True, 1)
+    (kept,) = (commit for commit in query.lake.quarantine("shop").history() if commit.version > before)
+    assert (kept.kind, kept.plan) == (POISON, query.checkpoint.plan(1))
+
+
+def test_rows_that_an_earlier_release_has_kept_are_those_of_the_batch(query: Query) -> None:
+    """Its commits do not say of which plan they are."""
+    query.keep(1, plan=False)
+    skip(query.lake, query.topology, 1)
+    DeltaTable(str(query.lake.quarantine_path("shop"))).delete()
+    assert (query.run(), query.kept) == (True, 0)
 
 
 def test_nothing_is_repartitioned_in_front_of_a_batch_whose_plan_is_gone(query: Query) -> None:

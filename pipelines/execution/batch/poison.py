@@ -50,12 +50,13 @@ class PoisonRows:
         table = self._group.quarantine.table
         return table.version() if table.exists() else -1
 
-    def keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int) -> str:
+    def keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None) -> str:
         """Put all rows of the batch into quarantine, once; where even that fails they are still in the source.
 
         Args:
             sources: the rows; None: as they came to the windows, which cannot be worked out.
             seen: what `seen` has returned.
+            plan: the digest of the batch's plan.
 
         Returns:
             Where the rows are.
@@ -64,7 +65,7 @@ class PoisonRows:
             LateWriterError: another process has changed the group's rows there since.
         """
         try:
-            self._keep(epoch, batch, sources, reason, seen)
+            self._keep(epoch, batch, sources, reason, seen, plan)
         except LateWriterError:
             raise
         except Exception as error:
@@ -72,7 +73,9 @@ class PoisonRows:
             return f"the source {self._group.entrance!r} (they could not be read)"
         return str(self._group.quarantine.table.path)
 
-    def keep_skipped(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int) -> None:
+    def keep_skipped(
+        self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
+    ) -> None:
         """Put the rows of a batch that is left out into quarantine, to which they did not come when it failed.
 
         Where the source cannot be read they are in it alone, which whoever skipped the batch was told.
@@ -82,7 +85,7 @@ class PoisonRows:
             LateWriterError: as in `keep`.
         """
         try:
-            self._keep(epoch, batch, sources, reason, seen)
+            self._keep(epoch, batch, sources, reason, seen, plan)
         except TrideltaError:
             raise
         except Exception as error:
@@ -97,11 +100,12 @@ class PoisonRows:
                 hint="mend the cause and run the flow again: it goes on once they are kept",
             ) from error
 
-    def is_kept(self, epoch: Epoch, txid: int, planned: datetime | None) -> bool:
+    def is_kept(self, epoch: Epoch, txid: int, planned: datetime | None, plan: str | None) -> bool:
         """Return whether the rows of a poison batch came to quarantine, where a replay may have taken them since.
 
         Args:
             planned: when the batch was. Of one that is older than the log nobody knows, so nothing is to be done.
+            plan: its digest: rows of another plan are not those of the batch. Earlier releases have not kept it.
         """
         table = self._group.quarantine.table
         if not table.exists():
@@ -109,16 +113,25 @@ class PoisonRows:
         first = table.history()[0]
         if first.version and (planned is None or first.time >= planned):
             return True
-        return table.commits.has_poison(self._group.name, epoch.number, txid)
+        kept = table.commits.poison(self._group.name, epoch.number, txid)
+        return kept is not None and kept.plan in (None, plan)
 
-    def _keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int) -> None:
+    def is_kept_of_another(self, epoch: Epoch, txid: int, plan: str) -> bool:
+        """Return whether what quarantine has got of a poison batch is known to be of another plan."""
+        table = self._group.quarantine.table
+        kept = table.commits.poison(self._group.name, epoch.number, txid) if table.exists() else None
+        return kept is not None and kept.plan not in (None, plan)
+
+    def _keep(
+        self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
+    ) -> None:
         group = self._group
         sources = group.entrance.before_windows(group.spark) if sources is None else sources
         parts = (
             refused_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
             for spout in group.spouts
         )
-        self._put(epoch, batch, reduce(DataFrame.unionByName, parts), seen)
+        self._put(epoch, batch, reduce(DataFrame.unionByName, parts), seen, plan)
 
     def keep_waiting(self, epoch: Epoch, txid: int, rows: pa.Table, stream: str, reason: str) -> None:
         """Put events that waited for the watermark into quarantine, once: no window takes them any more.
@@ -134,7 +147,9 @@ class PoisonRows:
         self._put(epoch, Batch(self._group.name, txid, 0), refused)
         logger.warning("waiting events in quarantine", txid=txid, rows=rows.num_rows, reason=reason)
 
-    def _put(self, epoch: Epoch, batch: Batch, refused: DataFrame, seen: int | None = None) -> None:
+    def _put(
+        self, epoch: Epoch, batch: Batch, refused: DataFrame, seen: int | None = None, plan: str | None = None
+    ) -> None:
         """Put rows in the place of those that quarantine holds of the batch."""
         group, writer = self._group, self._group.quarantine
         rows = of_group(refused.toArrow(), group.name)
@@ -147,6 +162,7 @@ class PoisonRows:
             attempt=batch.attempt,
             received=rows.num_rows,
             group=group.name,
+            offsets=None if plan is None else {"plan": plan},
             # Times of two tables do not compare: a clock may have been set back between their commits.
             states={sink.name: sink.table.version() for sink in group.sinks},
         )

@@ -375,8 +375,7 @@ class Belonging:
             for commit in table.commits.batches()
             if commit.txid == held and commit.epoch == epoch.number and commit.record
         ]
-        offsets = own[-1].record.offsets if own and own[-1].record else None
-        wrote = offsets.get("plan") if isinstance(offsets, Mapping) else None
+        wrote = own[-1].plan if own else None
         has = self._checkpoint.plan(held - epoch.first_txid)
         if wrote is not None and has is not None and wrote != has:
             raise OtherCheckpointError(

@@ -354,6 +354,10 @@ class Coordinator:
         sources = {} if accept_source else record.sources
         self._put(txid, replace(record, state=BatchState.FAILED, tries=0, sources=sources))
 
+    def recall(self, txid: int) -> None:
+        """Record of a txid whose record is lost that it was tried, by a plan that is gone."""
+        self._put(txid, AttemptRecord(0, 1, BatchState.FAILED, reason="its record was lost", plan=GONE))
+
     def planned_otherwise(self, txid: int, plan: str) -> list[int]:
         """Return of a txid that comes by a plan, and of those behind it, which of them are recorded of other plans.
 

@@ -495,7 +495,7 @@ class StreamRunner:
         skipped = self._tracker.state(txid) is BatchState.SKIPPED
         report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         seen = self._poison.seen() if skipped else -1
-        kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id))
+        kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id), plan)
         if skipped and kept and not self._group.entrance.has_windows:
             return report
         if self._durable:
@@ -532,6 +532,9 @@ class StreamRunner:
         if plan is None:
             return
         tracked = self._tracker.group()
+        is_lost = txid in self._left_over and tracked.record(txid) is None
+        if is_lost and self._poison.is_kept_of_another(self._epoch, txid, plan):
+            tracked.recall(txid)
         for other in tracked.planned_otherwise(txid, plan):
             self._poison.release(other, self._poison_seen(txid))
             tracked.plan_again(other, plan if other == txid else GONE)
@@ -542,7 +545,8 @@ class StreamRunner:
         record = self._tracker.group().record(txid)
         assert record is not None
         rows = None if record.in_windows else self._group.entrance.events(frames)
-        self._poison.keep_skipped(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason, seen)
+        batch = Batch(self._scope, txid, record.attempt)
+        self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
     def _run_windows(self, txid: int, frames: Frames, seen: int) -> None:
         """Run the windows of a skipped batch to their end, which the state store demands of every batch.
@@ -562,11 +566,12 @@ class StreamRunner:
                 if tries < self._max_attempts:
                     time.sleep(back_off(tries))
                     continue
-                kept = self._poison.keep(self._epoch, Batch(self._scope, txid, 0), None, reason_of(error), seen)
+                batch, reason = Batch(self._scope, txid, 0), reason_of(error)
+                kept = self._poison.keep(self._epoch, batch, None, reason, seen, self._plan(txid))
                 self._tracker.keep_from_windows(txid)
                 raise BatchError(
                     f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}" is skipped, but fails in the '
-                    f"windows, too: {reason_of(error)}",
+                    f"windows, too: {reason}",
                     hint=f"run the flow again: now its rows do not reach the windows; they are kept in {kept}",
                 ) from error
 
@@ -641,7 +646,8 @@ class StreamRunner:
                 # Nobody knows where; if in the windows, whoever works them out again may die again.
                 self._tracker.keep_from_windows(txid)
             rows = None if self._group.entrance.has_windows else sources
-            kept = self._poison.keep(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason, seen)
+            batch = Batch(self._scope, txid, record.attempt)
+            kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
 
     def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
@@ -670,8 +676,13 @@ class StreamRunner:
         while self._tracker.state(batch.txid) is not BatchState.POISON:
             # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
             self._tracker.fail(self._tracker.open(batch.txid), reason)
-        kept = self._poison.keep(self._epoch, batch, None if in_windows else sources, reason, seen)
+        rows = None if in_windows else sources
+        kept = self._poison.keep(self._epoch, batch, rows, reason, seen, self._plan(batch.txid))
         raise self._stopped(batch.txid, tries, reason, kept) from error
+
+    def _plan(self, txid: int) -> str | None:
+        """Return the digest of the plan of the batch at work."""
+        return self._checkpoint.plan(txid - self._epoch.first_txid)
 
     def _poison_seen(self, txid: int) -> int:
         """Return the version of quarantine in which the rows of a batch are missing, for nobody else has taken it before.
