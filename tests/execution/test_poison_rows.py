@@ -32,6 +32,7 @@ from pipelines.execution.replays.selection import NUMBER, completed
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.maintenance.repartition import _begun
+from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
@@ -297,6 +298,33 @@ def test_a_process_that_stood_still_forgets_no_rows_that_another_has_kept_since(
 
     monkeypatch.setattr(late._poison, "seen", stands_still)
     with pytest.raises(LateWriterError, match="batch 1 comes too late"):
+        late._run(None, 1)
+    assert query.kept == 1
+
+
+def test_a_process_that_has_lost_its_lease_forgets_no_rows_that_the_next_one_has_kept(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a worker's attempts only the registry tells whose they are: at the put of a record, and nowhere before."""
+    query.keep(1)
+    query.plan_again()
+    late = query.runner()
+    seen, taken = late._poison.seen, []
+
+    def stands_still() -> int:
+        if not taken:
+            query.run()
+            query.keep(1)
+            taken.append(True)
+        return int(seen())
+
+    def put(*_: Any) -> None:
+        if taken:
+            raise LeaseLostError("shop", "words", "another process has taken it over")
+
+    monkeypatch.setattr(late._poison, "seen", stands_still)
+    monkeypatch.setattr(late._tracker.group(), "_store", SimpleNamespace(put=put))
+    with pytest.raises(LeaseLostError):
         late._run(None, 1)
     assert query.kept == 1
 

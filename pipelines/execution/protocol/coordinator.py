@@ -367,6 +367,10 @@ class Coordinator:
         same = {txid: (plan, None)}
         return sorted(t for t, r in others.items() if r.plan not in same.get(t, (GONE,)) and t not in self._active)
 
+    def confirm(self, txid: int) -> None:
+        """Write the record of a txid as it is, which the store refuses where another process has taken the group."""
+        self._put(txid, self._records[txid])
+
     def plan_again(self, txid: int, plan: str = GONE) -> None:
         """Let a txid come by another plan, as if it were new: it may bring other rows than those that failed or were left out.
 

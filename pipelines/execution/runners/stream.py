@@ -527,7 +527,10 @@ class StreamRunner:
         """Forget what came of a batch by a plan that is gone, and of those that were planned behind it: their rows come again.
 
         Whether it was left out says nothing of the rows of this plan, nor does what its attempts received. What quarantine has
-        goes first: cut off behind that, all of it is done once more.
+        goes first: cut off behind that, all of it is done once more. Before it goes, nobody else may have kept any since.
+
+        Raises:
+            LateWriterError, LeaseLostError: another process has taken the batch.
         """
         if plan is None:
             return
@@ -536,7 +539,10 @@ class StreamRunner:
         if is_lost and self._poison.is_kept_of_another(self._epoch, txid, plan):
             tracked.recall(txid)
         for other in tracked.planned_otherwise(txid, plan):
-            self._poison.release(other, self._poison_seen(txid))
+            seen = self._poison_seen(txid)
+            # Of a lease of the registry only the put of a record tells. Behind it whoever takes it over comes behind `seen`.
+            tracked.confirm(other)
+            self._poison.release(other, seen)
             tracked.plan_again(other, plan if other == txid else GONE)
             logger.warning("batch comes by another plan", flow=self._group.topology.name, txid=other)
 
