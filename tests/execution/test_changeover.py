@@ -17,6 +17,7 @@ from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, state_files
+from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import as_topology
@@ -183,6 +184,29 @@ def test_a_table_of_another_query_is_not_taken_for_this_ones(lake_root: str) -> 
     assert checkpoint.epoch == Epoch(2, 0, 3)
     now.make()
     assert checkpoint.epoch == Epoch(2, 0, 3)
+
+
+def test_txids_are_not_raised_past_a_batch_whose_plan_is_lost(lake_root: str) -> None:
+    """It comes again: under another txid, what quarantine has of it would count twice, and nobody would release it."""
+    lake = Lake(lake_root)
+    folder = _checkpoint(lake, "s", [{"logOffset": 0}, {"logOffset": 1}, {"logOffset": 2}])
+    checkpoint = Checkpoint("f", folder)
+    stream: Any = Flow("f").stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
+    now = Changeover(lake, as_topology(stream.persist("own").persist("t").build()))
+    for table, txid in (("own", 2), ("t", 5)):
+        _append(
+            str(lake.state_path(table)), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=txid)
+        )
+    Belonging(checkpoint, lake).note([lake.state("own")])
+    attempts = checkpoint.attempts()
+    attempts.put("s/1", 3, AttemptRecord(0, 1, BatchState.POISON, plan="lost"))
+    with pytest.raises(ChangeoverError, match="batch 3 has failed or was skipped, and its plan is lost"):
+        now.make()
+    assert (checkpoint.epoch, checkpoint.attempts().get("s/1")) == (Epoch(1, 0), attempts.get("s/1"))
+    for part in ("offsets", "commits"):
+        (folder / "spark" / part / "3").write_bytes((folder / "spark" / part / "2").read_bytes())
+    now.make()
+    assert checkpoint.epoch == Epoch(2, 2, 4)
 
 
 class Starting(StreamRunner):

@@ -288,7 +288,11 @@ class Changeover:
         return DeltaTable(str(self._lake.channel_path(channel))).to_pyarrow_dataset()
 
     def _raise_txids(self, query: Query) -> None:
-        """Let the query's txids go on behind those of another query that has written one of its tables."""
+        """Let the query's txids go on behind those of another query that has written one of its tables.
+
+        Raises:
+            ChangeoverError: a batch comes again whose rows quarantine may have under its txid.
+        """
         checkpoint, epoch, last = query.checkpoint, query.checkpoint.epoch, query.last_txid
         done = checkpoint.finished_batches()
         if epoch is None or last is None or checkpoint.last_batch() >= done:
@@ -299,6 +303,9 @@ class Changeover:
             highest, others = max(highest, number), max(others, -1 if belonging.knows(table) else number)
         # Each query counts its epochs by itself: what another has written under this one's number would seem to be of this.
         if last >= epoch.txid(done) or others >= epoch.number:
+            if unmarked := checkpoint.unmarked():
+                problem = f"batch {min(unmarked)} has failed or was skipped, and its plan is lost: it comes again"
+                raise ChangeoverError(self._topology.name, query.name, problem)
             first = max(last + 1, epoch.txid(done))
             checkpoint.begin(Epoch(highest + 1, first - done, done), same_tables=True)
 
