@@ -418,12 +418,13 @@ def _begun(checkpoint: Checkpoint) -> int | None:
     """Return a batch that Spark has planned and not finished, if the batch protocol knows of an attempt at it.
 
     An attempt is on the disk before any work on a table, so a batch without one is in no table. One that died in its windows
-    before that has left state behind that no later batch reads. One whose plan is gone comes again under its number.
+    before that has left state behind that no later batch reads. One whose plan is gone comes again under its number, unless a
+    batch before it may have its rows and quarantine has none.
     """
     last, done, epoch = checkpoint.last_batch(), checkpoint.finished_batches(), checkpoint.epoch
     if last >= done and (done == 0 or epoch is None):
         return last  # the first batch: there is no state yet that it could be dealt from
-    unmarked = checkpoint.unmarked()
+    unmarked = [txid for txid, record in checkpoint.unmarked().items() if not record.comes_anew]
     return min(unmarked) - epoch.first_txid if epoch is not None and unmarked else None
 
 

@@ -380,6 +380,41 @@ def test_nothing_is_repartitioned_in_front_of_a_batch_whose_plan_is_gone(query: 
     assert _begun(query.checkpoint) is None
 
 
+def test_a_batch_that_took_the_rows_of_the_next_one_too_leaves_nothing_begun(query: Query) -> None:
+    """Both plans were lost, and the source is quiet: nobody may ever bring the second one."""
+    skip(query.lake, query.topology, 1)
+    (query.spark / "commits" / "1").write_text("v1\n{}")
+    (query.spark / "offsets" / "2").write_text('v1\n{"batchTimestampMs":2000}\n{}')
+    tracker = query.tracked()
+    tracker.fail(tracker.open(2, plan=query.checkpoint.plan(2)), "boom")
+    for file in ("offsets/1", "commits/1", "offsets/2"):
+        (query.spark / file).unlink()
+    assert _begun(query.checkpoint) == 1
+    query.plan_again()
+    assert not query.run()
+    coordinator = Coordinator("words/1", query.checkpoint.attempts(), first_txid=0)
+    batch = coordinator.open(1, query.checkpoint.plan(1))
+    coordinator.processed(batch)
+    assert coordinator.commit(batch)
+    assert coordinator.close(batch)
+    assert _begun(query.checkpoint) == 1
+    (query.spark / "commits" / "1").write_text("v1\n{}")
+    assert _begun(query.checkpoint) is None
+    # A repartition takes its number; what comes then is not held up.
+    assert coordinator.open(3).attempt == 0
+
+
+def test_a_batch_whose_rows_are_in_quarantine_is_begun_though_its_plan_is_not_known(query: Query) -> None:
+    """The process died between the retry and the next attempt, in an earlier release."""
+    query.keep(1)
+    coordinator = Coordinator("words/1", query.checkpoint.attempts())
+    coordinator.retry(1)
+    query.checkpoint.attempts().put("words/1", 1, replace(query.record, plan=None))
+    (query.spark / "offsets" / "1").unlink()
+    query.runner()._try_again()
+    assert (query.record.plan, _begun(query.checkpoint)) == (GONE, 1)
+
+
 def test_windows_see_the_rows_of_a_batch_that_is_planned_again(query: Query) -> None:
     query.tracker.keep_from_windows(1)
     skip(query.lake, query.topology, 1)

@@ -303,8 +303,9 @@ class Changeover:
             highest, others = max(highest, number), max(others, -1 if belonging.knows(table) else number)
         # Each query counts its epochs by itself: what another has written under this one's number would seem to be of this.
         if last >= epoch.txid(done) or others >= epoch.number:
-            if unmarked := checkpoint.unmarked():
-                problem = f"batch {min(unmarked)} has failed or was skipped, and its plan is lost: it comes again"
+            again = [txid for txid, record in checkpoint.unmarked().items() if not record.comes_anew]
+            if again:
+                problem = f"batch {min(again)} has failed or was skipped, and its plan is lost: it comes again"
                 raise ChangeoverError(self._topology.name, query.name, problem)
             first = max(last + 1, epoch.txid(done))
             checkpoint.begin(Epoch(highest + 1, first - done, done), same_tables=True)

@@ -91,6 +91,11 @@ class AttemptRecord:
         """Return whether nothing remains to do for this txid."""
         return self.state in (BatchState.COMMITTED, BatchState.SKIPPED)
 
+    @property
+    def comes_anew(self) -> bool:
+        """Return whether nothing is left of its plan but the number of attempts: its rows may have come with a batch before."""
+        return self.plan == GONE and self.state is BatchState.FAILED and not self.tries
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a store that keeps JSON."""
         return asdict(replace(self, sources=dict(self.sources))) | {"state": str(self.state)}
@@ -383,7 +388,8 @@ class Coordinator:
         """Record of the txids from one on that their plans are gone, where it is not known which they were."""
         for txid, record in list(self._records.items()):
             if txid >= since and record.plan is None:
-                self._put(txid, replace(record, plan=GONE))
+                # A try, as it has had: quarantine may have rows of it.
+                self._put(txid, replace(record, tries=max(record.tries, 1), plan=GONE))
 
     def _waiting(self) -> list[int]:
         return sorted(t for t, r in self._records.items() if not r.done and t not in self._active)
@@ -417,7 +423,8 @@ class Coordinator:
 
         highest = max([self._first - 1, *self._records])
         known = self._records.get(txid)
-        earlier = [t for t in self._waiting() if t < txid]
+        # What comes anew may never do so: a batch before has its rows, and a repartition its number.
+        earlier = [t for t in self._waiting() if t < txid and not self._records[t].comes_anew]
         if not self.accepting:
             refuse("the group is deactivated")
         if known and known.state in (BatchState.POISON, BatchState.SKIPPED):
