@@ -18,7 +18,9 @@ from pipelines.execution.replays.runner import PUT_BACK
 from pipelines.execution.runners.claims import SameSources
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.execution.verify import damages
+from pipelines.maintenance import compact
 from pipelines.places.location import on_disk
+from pipelines.state.record import POISON
 from tests.execution.test_replay_quarantine import Shop, cut_off, refusing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -130,9 +132,16 @@ def test_a_mark_whose_plan_is_gone_is_named(shop: Shop) -> None:
 
 
 def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop) -> None:
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop, cleaned: bool) -> None:
+    """Nor where a compaction has cleaned the commit by which its rows came to quarantine from the log."""
     shop.runtime.skip(refusing(shop, 3), 1)
     shop.runtime.catch_up(refusing(shop, 3))
     assert [one.landed for one in shop.replay(refusing(shop, 9))] == [2]
+    for _ in range(3 if cleaned else 0):
+        compact(shop.spark, Lake(shop.lake.root), "shop", retention_hours=0)
+    if cleaned:
+        assert POISON not in {commit.kind for commit in Lake(shop.lake.root).quarantine("shop").history()}
     attempts = shop.lake.checkpoint_path("shop", "sales") / "attempts.json"
     kept = attempts.read_bytes()
     lose(shop)

@@ -173,17 +173,19 @@ def put_in_since(
     # Behind the attempts: a stream forgets them once their batches are marked.
     done = epoch.txid(checkpoint.finished_batches())
     # That a batch is left out holds for the rows of its plan: by another one they come again, with others.
-    left_out = {
-        txid
+    skipped = {
+        txid: checkpoint.has_plan_of(txid - epoch.first_txid, record)
         for txid, record in checkpoint.unmarked().items()
-        if record.state is BatchState.SKIPPED and checkpoint.has_plan_of(txid - epoch.first_txid, record)
+        if record.state is BatchState.SKIPPED
     }
     kept = {
         commit.txid: commit.version
         for commit in (quarantine.history() if quarantine.exists() else ())
         if commit.kind == POISON and (commit.group, commit.epoch) == (group, epoch.number) and commit.txid is not None
     }
-    again = {txid: version for txid, version in kept.items() if txid >= done and txid not in left_out}
+    again = {txid: version for txid, version in kept.items() if txid >= done and not skipped.get(txid)}
+    # That one was skipped is known for longer than the log tells when its rows came to quarantine.
+    again |= {txid: 0 for txid, is_planned in skipped.items() if txid not in kept and not is_planned}
     replays = Records(quarantine.path)
     # Those that were given up without a commit have done nothing.
     for replay in replays.all() if again else ():
