@@ -131,7 +131,6 @@ def test_a_mark_whose_plan_is_gone_is_named(shop: Shop) -> None:
     assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1})
 
 
-def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop) -> None:
 @pytest.mark.parametrize("cleaned", [False, True])
 def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop, cleaned: bool) -> None:
     """Nor where a compaction has cleaned the commit by which its rows came to quarantine from the log."""
