@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from pipelines.execution.checkpoint.engine_files import REFUSE
 from pipelines.nimbus.processes.worker import STUCK, WorkerProcess
+from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from tests.nimbus.test_channel_waits import Reader
 from tests.nimbus.test_worker_restart import FakeServer, FakeTask, content, has_spark, registry, worker
@@ -79,36 +81,86 @@ def test_a_query_that_has_ended_is_stopped_no_more(registry: Registry, worker: W
     assert stuck.stopping_seconds == 0
 
 
+@dataclass
+class Rounds:
+    """Rounds of a worker in which a query hangs, by a clock of their own."""
+
+    worker: WorkerProcess
+    neighbour: FakeTask
+    server: FakeServer
+    flows: dict[Any, DeployedFlow]
+    now: float = 1000.0
+    ended: list[int] = field(default_factory=list)
+
+    def look(self, seconds: float) -> None:
+        """A round, so long after the first one, in which the query was to stop."""
+        self.now = 1000.0 + seconds
+        if not self.ended:
+            self.worker._round(None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def rounds(
+    registry: Registry, worker: WorkerProcess, stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Rounds]:
+    neighbour, flows = beside(registry, worker, stuck)
+    rounds = Rounds(worker, neighbour, FakeServer(), flows)
+    worker._server = rounds.server  # type: ignore[assignment]
+    has_spark(monkeypatch, rounds.server)
+    monkeypatch.setattr(worker, "_flows", lambda: flows)
+    monkeypatch.setattr(worker, "_end_now", lambda code, why: rounds.ended.append(code))
+    monkeypatch.setattr(time, "monotonic", lambda: rounds.now)
+    yield rounds
+    monkeypatch.undo()
+
+
+def drains_not(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds.neighbour, "is_alive", lambda: True)
+
+
 @pytest.mark.parametrize("drains", [True, False], ids=["beside others that drain", "beside one that does not"])
 def test_a_worker_restarts_for_a_query_that_cannot_be_stopped(
-    registry: Registry, worker: WorkerProcess, stuck: Stuck, monkeypatch: pytest.MonkeyPatch, drains: bool
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, drains: bool
 ) -> None:
-    neighbour, flows = beside(registry, worker, stuck)
-    server: Any = worker._server
-    has_spark(monkeypatch, server)
-    monkeypatch.setattr(worker, "_flows", lambda: flows)
-    ended = list[int]()
-    monkeypatch.setattr(worker, "_end_now", lambda code, why: ended.append(code))
-    monkeypatch.setattr(neighbour, "is_alive", lambda: not drains or "leave" not in neighbour.told)
-
-    def look(seconds: float) -> None:
-        """A round, so long after the query was to stop."""
-        stuck._forced_at -= seconds - stuck.stopping_seconds if stuck.stopping_seconds else 0.0
-        worker._round(None)  # type: ignore[arg-type]
-
-    look(0)
-    look(STOP_SECONDS - 5)
+    worker, server, neighbour = rounds.worker, rounds.server, rounds.neighbour
+    if not drains:
+        drains_not(rounds, monkeypatch)
+    rounds.look(0)
+    rounds.look(STOP_SECONDS - 5)
     assert neighbour.told == ["accept True", "accept True"]
     # What is under way is not cut off, and nothing else is taken.
     server.busy = True
-    look(STOP_SECONDS + 1)
+    rounds.look(STOP_SECONDS + 1)
     assert server.refuses
     assert not worker.ending.is_set()
     server.busy = False
-    look(STOP_SECONDS + 2)
+    rounds.look(STOP_SECONDS + 2)
     assert worker.ending.is_set()
     assert neighbour.told[-1] == "leave"
-    look(STOP_SECONDS + 3)
-    assert ended[:1] == ([STUCK] if drains else [])
-    look(2 * STOP_SECONDS + 1)
-    assert ended[:1] == [STUCK]
+    rounds.look(STOP_SECONDS + 3)
+    assert rounds.ended == ([STUCK] if drains else [])
+    rounds.look(2 * STOP_SECONDS + 4)
+    rounds.look(2 * STOP_SECONDS + 10)
+    assert rounds.ended == [STUCK]
+
+
+def test_others_have_their_time_to_drain_from_when_the_worker_restarts(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request has held the restart up for longer than that; and what has not drained in time costs its batch nothing."""
+    neighbour, begins = rounds.neighbour, 5 * STOP_SECONDS
+    drains_not(rounds, monkeypatch)
+    rounds.server.busy = True
+    for seconds in (0, STOP_SECONDS + 1, begins - 1):
+        rounds.look(seconds)
+    rounds.server.busy = False
+    for seconds in (0, 1, STOP_SECONDS - 1):
+        rounds.look(begins + seconds)
+        assert neighbour.told[-1] == "leave"
+    rounds.look(begins + STOP_SECONDS + 1)
+    assert neighbour.told[-1] == "force"
+    # Its thread withdraws the attempt.
+    rounds.look(begins + STOP_SECONDS + 2)
+    assert not rounds.ended
+    rounds.look(begins + STOP_SECONDS + 7)
+    assert rounds.ended == [STUCK]

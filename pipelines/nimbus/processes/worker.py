@@ -70,6 +70,9 @@ _BATCHES_PER_CORE = 2
 # A beat takes about a millisecond.
 _BEATS_TOGETHER = 20
 
+# So long an attempt may take to be withdrawn whose query is stopped beside one that hangs.
+_WITHDRAW_SECONDS = 5.0
+
 # How often a flow could not be loaded, and when that is tried again.
 _NEVER_FAILED, _NOT_AGAIN = (0, 0.0), (0, math.inf)
 
@@ -125,6 +128,8 @@ class WorkerProcess:
         """By flow its new version, which waits for the end of requests."""
         self._server: Server | None = None
         self.ending, self._ended = threading.Event(), threading.Event()
+        self._ending_since, self._hurried_at = 0.0, 0.0
+        """Since when a round has seen that it ends, and that what has not drained is to stop; 0: not yet."""
         self._memory: tuple[float, int] = (0.0, 0)
 
     def run(self, spark: SparkSession | None = None) -> None:
@@ -351,10 +356,26 @@ class WorkerProcess:
         return False
 
     def _end_if_stuck(self) -> None:
-        """End at once where nothing else is left to drain, or has not drained in as long again."""
-        stuck, late = (self._stuck(times * self._settings.stop_seconds) for times in (1, 2))
-        if self.ending.is_set() and stuck and (late or len(stuck) == len(self._tasks)):
-            self._end_now(STUCK, f"{', '.join(stuck)} cannot be stopped")
+        """End at once where nothing else is left to drain. What has not drained in time is stopped first."""
+        stuck, ends_for = self._stuck(self._settings.stop_seconds), self._ends_for()
+        if not (self.ending.is_set() and stuck):
+            return
+        if len(stuck) < len(self._tasks):
+            if ends_for <= self._settings.stop_seconds:
+                return
+            self._hurried_at = self._hurried_at or time.monotonic()
+            for task in self._tasks.values():
+                task.force()
+            if time.monotonic() - self._hurried_at <= _WITHDRAW_SECONDS:
+                return
+        self._end_now(STUCK, f"{', '.join(stuck)} cannot be stopped")
+
+    def _ends_for(self) -> float:
+        """Return for how long its rounds have seen that it ends; 0: it does not."""
+        if not self.ending.is_set():
+            return 0.0
+        self._ending_since = self._ending_since or time.monotonic()
+        return time.monotonic() - self._ending_since
 
     def _stuck(self, seconds: float) -> list[str]:
         """Return the names of the tasks whose queries have been told to stop in mid-batch, and have not for so long."""
