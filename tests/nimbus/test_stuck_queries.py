@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from pipelines.execution.checkpoint.engine_files import REFUSE
 from pipelines.nimbus.processes.worker import STUCK, WorkerProcess
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from tests.nimbus.test_channel_waits import Reader
@@ -164,3 +165,70 @@ def test_others_have_their_time_to_drain_from_when_the_worker_restarts(
     assert not rounds.ended
     rounds.look(begins + STOP_SECONDS + 7)
     assert rounds.ended == [STUCK]
+
+
+def test_a_query_that_hangs_holds_up_no_restart_for_another_reason(rounds: Rounds, stuck: Stuck) -> None:
+    """An update that needs another process, perhaps one that mends its hook: nobody has asked for it to be stopped."""
+    stuck.flow = replace(stuck.flow, serial=99)
+    key, worker = (99, stuck.query.task), rounds.worker
+    worker._tasks = {key: stuck, **{key: task for key, task in worker._tasks.items() if task is not stuck}}
+    rounds.flows[key] = stuck.flow
+    worker._revisions[99] = 1
+    worker.ending.set()
+    for seconds in (0, STOP_SECONDS - 1):
+        rounds.look(seconds)
+        assert not stuck._running.forced.is_set()
+    rounds.look(STOP_SECONDS + 1)
+    assert stuck._running.forced.is_set()
+    rounds.look(2 * STOP_SECONDS)
+    assert not rounds.ended
+    rounds.look(2 * STOP_SECONDS + 2)
+    assert rounds.ended == [STUCK]
+
+
+@pytest.mark.parametrize("what", ["nothing", "update", "fewer queries"])
+@pytest.mark.parametrize(("timeout", "seconds"), [(None, STOP_SECONDS), (7, STOP_SECONDS), (3600, 3600)])
+def test_a_restart_waits_for_a_batch_for_as_long_as_its_flow_says(
+    registry: Registry,
+    rounds: Rounds,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    timeout: int | None,
+    seconds: float,
+) -> None:
+    settings = {} if timeout is None else {"message_timeout_seconds": timeout}
+    flow = registry.submit("a", replace(content("a"), settings=settings))
+    task = FakeTask(flow)
+    monkeypatch.setattr(task, "is_alive", lambda: True)
+    if what != "nothing":
+        flow = registry.update("a", replace(content("other"), settings=settings))
+    worker, number = rounds.worker, 2 if what == "fewer queries" else 1
+    worker._tasks, rounds.flows = {(flow.serial, 1): task}, {(flow.serial, number): flow}  # type: ignore[dict-item]
+    monkeypatch.setattr(worker, "_flows", lambda: rounds.flows)
+    worker._revisions = {flow.serial: 1}
+    worker._deployed = {flow.serial: flow}
+    worker.ending.set()
+    for passed in (0, seconds - 1):
+        rounds.look(passed)
+        assert "force" not in task.told
+    rounds.look(seconds + 1)
+    assert task.told[-1] == "force"
+
+
+@pytest.mark.parametrize("what", ["rebalance", "kill"])
+def test_a_restart_cuts_no_wait_that_was_asked_for(
+    registry: Registry, rounds: Rounds, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    flow = registry.submit("a", content("a"))
+    task = FakeTask(flow)
+    monkeypatch.setattr(task, "is_alive", lambda: True)
+    drains = registry.kill("a", wait_seconds=600) if what == "kill" else None
+    drains = drains or registry.rebalance("a", Request(), wait_seconds=600)
+    worker = rounds.worker
+    worker._tasks = {(flow.serial, 1): task}  # type: ignore[dict-item]
+    monkeypatch.setattr(worker, "_flows", lambda: {(flow.serial, 1): drains})
+    worker._revisions = {flow.serial: 1}
+    worker.ending.set()
+    for seconds in (0, 500):
+        rounds.look(seconds)
+        assert "force" not in task.told

@@ -249,7 +249,8 @@ class WorkerProcess:
                 continue
             has_time = self._has_time(key, here)
             task.leave()
-            if not has_time and (key[0] not in here or not _outdated(task, here[key[0]])):
+            new = here.get(key[0])
+            if not has_time and (new is None or not _outdated(task, new) or self._waits_no_more(new)):
                 task.force()
         if not self.ending.is_set():
             for key in flows.keys() - self._tasks.keys():
@@ -370,6 +371,11 @@ class WorkerProcess:
                 return
         self._end_now(STUCK, f"{', '.join(stuck)} cannot be stopped")
 
+    def _waits_no_more(self, flow: DeployedFlow) -> bool:
+        """Return whether it ends, and a flow that goes on in another process has had its time to drain: a batch may hang."""
+        patience = max(self._settings.stop_seconds, _drain_seconds(flow))
+        return self._ends_for() > patience and _goes_on(flow)
+
     def _ends_for(self) -> float:
         """Return for how long its rounds have seen that it ends; 0: it does not."""
         if not self.ending.is_set():
@@ -392,8 +398,9 @@ class WorkerProcess:
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
             # It comes again, with another number of partitions, in another process or in another version.
             task.leave()
-            if _rescaled(task, flow) and not _outdated(task, flow) and not self._has_time(key, {}):
-                # A rebalance without a wait is over before anybody has seen it.
+            # A rebalance without a wait is over before anybody has seen it.
+            unseen = _rescaled(task, flow) and not _outdated(task, flow)
+            if (unseen and not self._has_time(key, {})) or self._waits_no_more(flow):
                 task.force()
         else:
             if task.figures.state != DRAINING:
