@@ -575,6 +575,34 @@ def test_a_kill_behind_a_rebalance_has_its_own_wait(
     assert task.told[-1] == "force"
 
 
+@pytest.mark.parametrize("drained", [True, False], ids=["it has seen the rebalance", "it has not"])
+@pytest.mark.parametrize("behind", ["kill", "rebalance"])
+def test_what_comes_behind_a_rebalance_that_moved_its_query_has_its_own_wait(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, behind: str, drained: bool
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now)
+    flow = registry.submit("a", content("a"))
+    task, key = FakeTask(flow), (flow.serial, 1)
+    worker._tasks = {key: task}  # type: ignore[dict-item]
+    if drained:
+        worker._rebalanced.add(key)
+    if behind == "kill":
+        registry.kill("a", wait_seconds=600)
+    else:
+        registry.rebalance("a", Request(), wait_seconds=600)
+    for seconds in (0, 31, 500):
+        now += seconds
+        assert worker._flows() == {}
+        worker._follow({})
+        assert task.told[-1] == "leave"
+    registry.hurry(registry.flow("a"))
+    registry.fire()
+    worker._flows()
+    worker._follow({})
+    assert task.told[-1] == "force"
+
+
 @pytest.mark.parametrize("what", ["nothing", "rebalance", "another restart"])
 def test_only_a_task_that_a_rebalance_has_drained_is_forced_by_another_assignment(
     registry: Registry, worker: WorkerProcess, what: str

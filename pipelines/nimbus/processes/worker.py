@@ -265,7 +265,8 @@ class WorkerProcess:
         """Return whether a task that is not to run here any more may drain: its new place waits for its lease.
 
         A rebalance has drained it for as long as it was to. Whatever else moves it (slots that come late, a flow that joins,
-        an update) has not, also where it drains already: for a new version, a restart of its worker, or a deactivation.
+        an update) has not, also where it drains already: for a new version, a restart of its worker, or a deactivation. A kill or
+        a rebalance that is under way has its own wait.
         """
         flow = self._deployed.get(key[0])
         if flow is None:
@@ -276,6 +277,9 @@ class WorkerProcess:
         if self.ending.is_set() and len(_applications(_readable([flow, *here.values()]))) > 1:
             # Another application has got the slot, and waits for the end of this process.
             self._leave_by[key] = min(self._leave_by[key], time.monotonic() + self._settings.stop_seconds)
+        elif not _goes_on(flow):
+            # A kill, or another rebalance, has come meanwhile; its end tells.
+            return True
         return time.monotonic() < self._leave_by[key]
 
     def _restart_for(self, flows: list[DeployedFlow]) -> set[int]:
