@@ -6,22 +6,28 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
+from pipelines.errors import PoisonBatchError
 from pipelines.execution.batch.position import Position
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.runners import stream as stream_module
 from pipelines.execution.runners.stream import StreamRunner
+from pipelines.places.lease import LeaseLostError
+from pipelines.places.store import StoreError
 from pipelines.sources import JsonFiles
+from pipelines.state.turns import LateWriterError
 from pipelines.trident import DeltaState, TridentTopology, row_function
 from tests.execution.memory_attempts import MemoryAttemptStore
 
@@ -44,6 +50,15 @@ def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
     runner._poison = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
     for name in ("_sizes", "_hooks", "_counters"):
         setattr(runner, name, None)
+    return runner
+
+
+def batch_runner() -> Any:
+    """A runner with what a batch needs before it is tried."""
+    runner = runner_of(MemoryAttemptStore(), 1)
+    runner.draining, runner.error, runner._stop_after, runner._wait = threading.Event(), None, None, 0.0
+    runner._epoch = SimpleNamespace(number=1, first_txid=0, txid=lambda batch_id: batch_id)
+    runner._checkpoint = SimpleNamespace(is_finished=lambda _: False, committing=lambda _: nullcontext())
     return runner
 
 
@@ -92,6 +107,81 @@ def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_s
     with pytest.raises(stream_module._Drained):
         runner._run_windows(0, {}, -1)
     assert tried == [1]
+
+
+def test_once_it_is_forced_windows_are_not_run_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, tried = runner_of(MemoryAttemptStore(), 3), list[int]()
+
+    def fails(_: Any) -> None:
+        tried.append(1)
+        raise PySparkException("no such column")
+
+    runner._group.entrance.clocks = fails
+    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.forced.set())
+    with pytest.raises(stream_module._Drained):
+        runner._run_windows(0, {}, -1)
+    assert tried == [1]
+
+
+class JobCancelledError(Py4JJavaError):
+    """A job that Spark has cancelled, as a call of the driver says it: py4j's error, none of PySpark's."""
+
+    def __init__(self) -> None:
+        Py4JError.__init__(self, "An error occurred while calling o1.collect")
+
+    def __str__(self) -> str:
+        return "An error occurred while calling o1.collect: org.apache.spark.SparkException: Job 1 cancelled"
+
+
+@pytest.mark.parametrize("where", ["in windows", "in what quarantine keeps", "where quarantine forgets"])
+@pytest.mark.parametrize(
+    "error", [JobCancelledError(), InterruptedError("interrupted"), StoreError("s3://lake", "interrupted", hint="")]
+)
+@pytest.mark.parametrize("forced", [True, False], ids=["forced", "not forced"])
+def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, error: Exception, forced: bool) -> None:
+    runner = batch_runner()
+
+    def fails(*_: Any) -> None:
+        if forced:
+            runner.forced.set()
+        raise error
+
+    runner._run = {
+        "in windows": lambda *_: runner._run_windows(0, {}, -1),
+        "in what quarantine keeps": lambda *_: runner._keep_skipped(0, {}, -1),
+        "where quarantine forgets": lambda *_: runner._expect_other_rows(0, "a plan"),
+    }[where]
+    runner._group.entrance.clocks = runner._poison.keep_skipped = runner._poison.forget = fails
+    runner._tracker = SimpleNamespace(
+        group=lambda: SimpleNamespace(
+            record=lambda _: SimpleNamespace(in_windows=True, attempt=0, reason=""), planned_otherwise=lambda *_: [0]
+        )
+    )
+    with pytest.raises(stream_module._Drained if forced else type(error)):
+        runner._on_spark_batch(None, 0)
+    assert isinstance(runner.error, stream_module._Drained) is forced
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LateWriterError("s", "batch 0", "another has it"),
+        LeaseLostError("f", "file", "gone"),
+        PoisonBatchError("f", 0, 1, "", "", stream="s"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_verdict_and_a_lost_lease_are_told_once_it_is_forced(error: Exception) -> None:
+    runner = batch_runner()
+
+    def fails(*_: Any) -> None:
+        runner.forced.set()
+        raise error
+
+    runner._run = fails
+    with pytest.raises(type(error)):
+        runner._on_spark_batch(None, 0)
+    assert runner.error is error
 
 
 @pytest.mark.slow

@@ -82,6 +82,10 @@ class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to e
     pass
 
 
+_TOLD_BY_ALL = (_Drained, PoisonBatchError, LateWriterError, LeaseLostError)
+"""What ends a query by its own name also where it was stopped in mid-batch: verdicts, and that another process has it."""
+
+
 @dataclass(frozen=True)
 class StreamOptions:
     """The settings of a batch group's stream.
@@ -473,6 +477,10 @@ class StreamRunner:
             if self._on_batch:
                 self._on_batch(report)
         except Exception as error:
+            if self.forced.is_set() and not isinstance(error, _TOLD_BY_ALL):
+                # A call whose job the stop has cut off fails by many names.
+                self.error = _Drained()
+                raise self.error from error
             doing = f"batch {self._epoch.txid(batch_id)} was written"
             known = isinstance(error, TrideltaError | _Drained)
             self.error = error if known else lake_fault(error, str(self._group.lake.root), doing) or error
@@ -561,6 +569,8 @@ class StreamRunner:
             BatchError: they fail, too. With the next start the batch's rows are kept from them.
         """
         for tries in range(1, self._max_attempts + 1):
+            if self.forced.is_set():
+                raise _Drained
             try:
                 self._group.entrance.clocks(frames)
                 return
