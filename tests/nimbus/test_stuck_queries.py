@@ -232,3 +232,28 @@ def test_a_restart_cuts_no_wait_that_was_asked_for(
     for seconds in (0, 500):
         rounds.look(seconds)
         assert "force" not in task.told
+
+
+def test_a_query_has_seconds_to_stop_where_a_worker_has_none_to_end(rounds: Rounds) -> None:
+    """Any query that is stopped, and whose job is just being cancelled, would be one that cannot be stopped."""
+    worker = rounds.worker
+    worker._settings = replace(worker._settings, stop_seconds=0.0)
+    for seconds in (0, 1, 4):
+        rounds.look(seconds)
+        assert not worker.ending.is_set()
+    rounds.look(6)
+    assert worker.ending.is_set()
+    rounds.look(7)
+    assert rounds.ended == [STUCK]
+
+
+def test_flows_beside_it_have_seconds_to_drain_then(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    drains_not(rounds, monkeypatch)
+    worker = rounds.worker
+    worker._settings = replace(worker._settings, stop_seconds=0.0)
+    for seconds in (0, 6, 7, 10):
+        rounds.look(seconds)
+    assert worker.ending.is_set()
+    assert rounds.neighbour.told[-1] == "leave"
+    rounds.look(12)
+    assert rounds.neighbour.told[-1] == "force"

@@ -70,7 +70,7 @@ _BATCHES_PER_CORE = 2
 # A beat takes about a millisecond.
 _BEATS_TOGETHER = 20
 
-# So long an attempt may take to be withdrawn whose query is stopped beside one that hangs.
+# So long a query may take to stop, and its attempt to be withdrawn, also where a worker has no time to end.
 _WITHDRAW_SECONDS = 5.0
 
 # How often a flow could not be loaded, and when that is tried again.
@@ -350,7 +350,7 @@ class WorkerProcess:
 
     def _restart_for_stuck(self) -> bool:
         """End where a query hangs in Python, in which no thread stops another. Return whether requests hold that up."""
-        stuck = self._stuck(self._settings.stop_seconds)
+        stuck = self._stuck(self._patience)
         if not stuck or self._server is None or self.ending.is_set():
             return False
         self._server.refuse()
@@ -362,11 +362,11 @@ class WorkerProcess:
 
     def _end_if_stuck(self) -> None:
         """End at once where nothing else is left to drain. What has not drained in time is stopped first."""
-        stuck, ends_for = self._stuck(self._settings.stop_seconds), self._ends_for()
+        stuck, ends_for = self._stuck(self._patience), self._ends_for()
         if not (self.ending.is_set() and stuck):
             return
         if len(stuck) < len(self._tasks):
-            if ends_for <= self._settings.stop_seconds:
+            if ends_for <= self._patience:
                 return
             self._hurried_at = self._hurried_at or time.monotonic()
             for task in self._tasks.values():
@@ -375,9 +375,14 @@ class WorkerProcess:
                 return
         self._end_now(STUCK, f"{', '.join(stuck)} cannot be stopped")
 
+    @property
+    def _patience(self) -> float:
+        """Return how long a query may take to stop, and those beside one that does not may drain."""
+        return max(self._settings.stop_seconds, _WITHDRAW_SECONDS)
+
     def _waits_no_more(self, flow: DeployedFlow) -> bool:
         """Return whether it ends, and a flow that goes on in another process has had its time to drain: a batch may hang."""
-        patience = max(self._settings.stop_seconds, _drain_seconds(flow))
+        patience = max(self._patience, _drain_seconds(flow))
         return self._ends_for() > patience and _goes_on(flow)
 
     def _ends_for(self) -> float:
