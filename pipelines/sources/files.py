@@ -246,7 +246,8 @@ class FileSource(StoredSource):
         return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
 
     def gone(self, files: Iterable[str]) -> frozenset[str]:
-        return frozenset(file for file in files if not place_of(file_key(file)).exists())
+        keys = {file_key(file): file for file in files}
+        return frozenset(keys[key] for key, there in of_each(lambda key: place_of(key).exists(), [*keys]) if not there)
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.

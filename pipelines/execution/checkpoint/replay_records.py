@@ -21,7 +21,7 @@ from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.report import Report
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.state.quarantine import GROUP, NAME, is_poison
-from pipelines.state.record import POISON
+from pipelines.state.record import POISON, RESET
 from pipelines.state.schema import TXID
 from pipelines.state.turns import LateWriterError
 
@@ -178,14 +178,19 @@ def put_in_since(
         for txid, record in checkpoint.unmarked().items()
         if record.state is BatchState.SKIPPED
     }
+    history = quarantine.history() if quarantine.exists() else []
     kept = {
         commit.txid: commit.version
-        for commit in (quarantine.history() if quarantine.exists() else ())
+        for commit in history
         if commit.kind == POISON and (commit.group, commit.epoch) == (group, epoch.number) and commit.txid is not None
     }
     again = {txid: version for txid, version in kept.items() if txid >= done and not skipped.get(txid)}
-    # That one was skipped is known for longer than the log tells when its rows came to quarantine.
-    again |= {txid: 0 for txid, is_planned in skipped.items() if txid not in kept and not is_planned}
+    # That one was skipped is known for longer than the log tells when its rows came to quarantine. Behind a reset txids may
+    # come again, whose replays are of a former life.
+    reset = max(
+        (commit.version for commit in history if commit.kind == RESET and commit.group in (None, group)), default=0
+    )
+    again |= {txid: reset for txid, is_planned in skipped.items() if txid not in kept and not is_planned}
     replays = Records(quarantine.path)
     # Those that were given up without a commit have done nothing.
     for replay in replays.all() if again else ():

@@ -46,6 +46,7 @@ from pipelines.execution.replays.selection import (
 from pipelines.execution.replays.work import Order, Work
 from pipelines.graph import nodes
 from pipelines.state.quarantine import FILE_GONE, NAME, is_poison
+from pipelines.state.record import FORGOTTEN, POISON
 from pipelines.state.schema import SLICE_COLUMN, TXID
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
 
 UNLIKE = "the stored text no longer matches the flow's fields: they have changed since"
-PUT_BACK = "its file was gone from the source when its batch came again: put it there again, then a batch reads it"
+PUT_BACK = (
+    "its file was gone from the source when its batch came again: put it there under a new name, then a batch reads it"
+)
 UNDECIDED = "a replay of them was cut off, and the tables' logs no longer say what counts of it"
 
 
@@ -216,8 +219,13 @@ class Replayer:
 
     def _comes_again(self, record: Record, lot: Lot, work: Work) -> bool:
         """Return whether the stream takes the rows of a replay that has committed nothing: the plan of their batch was lost."""
-        begun = any(work.is_committed(sink, record) for sink in work.sinks)
-        return is_poison(lot.stage) and not begun and self._judge(work).comes_again({*lot.rows[TXID].to_pylist()})
+        if not is_poison(lot.stage) or any(work.is_committed(sink, record) for sink in work.sinks):
+            return False
+        txids = {*lot.rows[TXID].to_pylist()}
+        # Once it came by another plan it has other rows, also where it was left out again since.
+        since = [commit for commit in self._writer.table.history() if commit.version > record.versions[NAME]]
+        others = (commit for commit in since if commit.kind in (POISON, FORGOTTEN) and commit.group == work.group.name)
+        return any(commit.txid in txids for commit in others) or self._judge(work).comes_again(txids)
 
     def _given_up(self, record: Record, lot: Lot, work: Work) -> LotReport:
         """Close a replay of which the tables no longer say what they have got since, so that others can go on.
@@ -283,7 +291,8 @@ class Replayer:
             done,
             rows=by_rule(lot),
             left={**done.left, **Counter((left or {}).values())},
-            hint=instead(self._topology) if left else "",
+            # What only waits for its file loses its last copy to a reset.
+            hint=instead(self._topology) if any(why != PUT_BACK for why in (left or {}).values()) else "",
         )
 
     # --- locks ------------------------------------------------------------------------------------------------------
