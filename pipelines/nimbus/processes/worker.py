@@ -98,15 +98,13 @@ class WorkerProcess:
         life: str,
         imported: ImportedCode | None = None,
     ) -> None:
-        self._store, self._settings = store, settings
+        self._store, self._settings, self._imported = store, settings, imported or ImportedCode()
         self._registry, self._places = Registry(store), Places(store)
-        self._life = life
-        self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
+        self._life, self._slot, self._holder = life, (supervisor, port), holder_of(supervisor, port, life)
         self._tasks: dict[Key, Task] = {}
         self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
         self._failed: dict[int, tuple[int, float]] = {}
         """By flow how often in a row it could not be loaded, and when that is tried again."""
-        self._imported = imported or ImportedCode()
         self._asked = asked_of(())
         """What its Spark was made of; a standby's of what nobody asks for."""
         self._compared: dict[int, DeployedFlow] | None = None
