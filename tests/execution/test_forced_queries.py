@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import PoisonBatchError
+from pipelines.errors import LockedError, PoisonBatchError
 from pipelines.execution.batch.position import Position
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import BatchState
@@ -182,6 +182,26 @@ def test_a_verdict_and_a_lost_lease_are_told_once_it_is_forced(error: Exception)
     with pytest.raises(type(error)):
         runner._on_spark_batch(None, 0)
     assert runner.error is error
+
+
+@pytest.mark.parametrize("told", ["forced", "draining"])
+def test_a_batch_that_waits_for_another_process_is_not_begun_once_it_is_to_end(tmp_path: Path, told: str) -> None:
+    runner, checkpoint = batch_runner(), Checkpoint("f", tmp_path / "words")
+    runner._checkpoint, runner._wait, runner._run = checkpoint, 12.0, lambda *_: pytest.fail("it was begun")
+    threading.Timer(0.3, getattr(runner, told).set).start()
+    began = time.monotonic()
+    with checkpoint.committing(0), pytest.raises(stream_module._Drained):
+        runner._on_spark_batch(None, 0)
+    assert time.monotonic() - began < 10
+
+
+def test_a_batch_waits_for_another_process_as_long_as_it_may(tmp_path: Path) -> None:
+    runner, checkpoint = batch_runner(), Checkpoint("f", tmp_path / "words")
+    runner._checkpoint, runner._wait = checkpoint, 1.5
+    began = time.monotonic()
+    with checkpoint.committing(0), pytest.raises(LockedError, match=r"1\.5 s"):
+        runner._on_spark_batch(None, 0)
+    assert 1.5 <= time.monotonic() - began < 10
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from pipelines.errors import (
     ChannelReadersError,
     FreshCheckpointError,
     GateError,
+    LockedError,
     LostRowsError,
     PoisonBatchError,
     StateBehindError,
@@ -76,6 +77,10 @@ logger = logs.logger(__name__)
 
 KEPT_REPORTS = 10_000
 """Keep the reports of the last so many batches."""
+
+
+# How often a batch that waits for the commit lock looks whether its query is to end.
+_LOOK_SECONDS = 0.5
 
 
 class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to end between two batches
@@ -467,7 +472,7 @@ class StreamRunner:
                 raise _Drained
             # Whatever is logged in this thread, by whomever, says which batch it is about.
             of = {"flow": self._group.topology.name, "group": self._group.name, "txid": self._epoch.txid(batch_id)}
-            with structlog.contextvars.bound_contextvars(**of, attempt=0), self._checkpoint.committing(self._wait):
+            with structlog.contextvars.bound_contextvars(**of, attempt=0), self._committing():
                 report = self._run(frame, batch_id)
                 self._note_quarantine()
             self.reports.append(report)
@@ -489,6 +494,22 @@ class StreamRunner:
             # The bridge to the JVM passes on Exceptions only; anything else would leave Spark waiting for an answer.
             self.error = error
             raise RuntimeError(repr(error)) from error
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Hold the commit lock; a query that is to end does not wait for whoever has it."""
+        until = time.monotonic() + self._wait
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(self._checkpoint.committing(min(_LOOK_SECONDS, self._wait)))
+                    break
+                except LockedError as error:
+                    if self.draining.is_set() or self.forced.is_set():
+                        raise _Drained from None
+                    if time.monotonic() >= until:
+                        raise LockedError(error.flow, error.path, self._wait) from None
+            yield
 
     def _note_quarantine(self) -> None:
         """Note the quarantine, which is made with the first row that is refused, in the middle of a stream."""
