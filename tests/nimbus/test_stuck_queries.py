@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pipelines.execution.checkpoint.engine_files import REFUSE
+from pipelines.nimbus.processes.worker import _SLOW_SECONDS as SLOW_SECONDS
 from pipelines.nimbus.processes.worker import STUCK, WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import DeployedFlow
@@ -175,19 +176,19 @@ def test_a_query_that_hangs_holds_up_no_restart_for_another_reason(rounds: Round
     rounds.flows[key] = stuck.flow
     worker._revisions[99] = 1
     worker.ending.set()
-    for seconds in (0, STOP_SECONDS - 1):
+    for seconds in (0, SLOW_SECONDS - 1):
         rounds.look(seconds)
         assert not stuck._running.forced.is_set()
-    rounds.look(STOP_SECONDS + 1)
+    rounds.look(SLOW_SECONDS + 1)
     assert stuck._running.forced.is_set()
-    rounds.look(2 * STOP_SECONDS)
+    rounds.look(SLOW_SECONDS + STOP_SECONDS)
     assert not rounds.ended
-    rounds.look(2 * STOP_SECONDS + 2)
+    rounds.look(SLOW_SECONDS + STOP_SECONDS + 2)
     assert rounds.ended == [STUCK]
 
 
 @pytest.mark.parametrize("what", ["nothing", "update", "fewer queries"])
-@pytest.mark.parametrize(("timeout", "seconds"), [(None, STOP_SECONDS), (7, STOP_SECONDS), (3600, 3600)])
+@pytest.mark.parametrize(("timeout", "seconds"), [(None, SLOW_SECONDS), (7, SLOW_SECONDS), (3600, 3600)])
 def test_a_restart_waits_for_a_batch_for_as_long_as_its_flow_says(
     registry: Registry,
     rounds: Rounds,

@@ -73,6 +73,10 @@ _BEATS_TOGETHER = 20
 # So long a query may take to stop, and its attempt to be withdrawn, also where a worker has no time to end.
 _WITHDRAW_SECONDS = 5.0
 
+# So long a batch that nobody has asked to be stopped may take before a worker that restarts cuts it off: it may only be slow, and
+# one that is half done is finished by the gates that began it.
+_SLOW_SECONDS = 600.0
+
 # How often a flow could not be loaded, and when that is tried again.
 _NEVER_FAILED, _NOT_AGAIN = (0, 0.0), (0, math.inf)
 
@@ -380,7 +384,7 @@ class WorkerProcess:
 
     def _waits_no_more(self, flow: DeployedFlow) -> bool:
         """Return whether it ends, and a flow that goes on in another process has had its time to drain: a batch may hang."""
-        patience = max(self._patience, _drain_seconds(flow))
+        patience = max(self._patience, _drain_seconds(flow), _SLOW_SECONDS)
         return self._ends_for() > patience and _goes_on(flow)
 
     def _ends_for(self) -> float:
