@@ -16,6 +16,7 @@ from pipelines.errors import PoisonBatchError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.flowmix import Flow, Policy, Sum, WindowAggregator
+from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
 
 pytestmark = pytest.mark.slow
@@ -133,6 +134,27 @@ def test_a_mended_window_takes_the_poison_batch(spark: SparkSession, tmp_path: P
     runtime = Runtime(spark, lake, max_attempts=1)
     flow = in_the_window(tmp_path / "mended")
     poisoned(runtime, flow)
+    (tmp_path / "mended").touch()
+    runtime.catch_up(flow(3))
+    assert sums(lake) == [1, 13, 26, 28]
+    assert quarantined(lake, "inside") == []
+
+
+@pytest.mark.parametrize("drained", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+def test_a_batch_that_is_planned_again_comes_into_the_windows(
+    spark: SparkSession, tmp_path: Path, drained: bool
+) -> None:
+    """It had been skipped, and its plan is lost with the power, and with Spark's mark: it takes the next rows, too."""
+    lake = Lake(tmp_path)
+    runtime = Runtime(spark, lake, max_attempts=1)
+    flow = in_the_window(tmp_path / "mended")
+    poisoned(runtime, flow)
+    runtime.skip(flow(2), 1)
+    if drained:
+        runtime.catch_up(flow(2))
+        crashed_before_sparks_commit(lake, "inside", 1)
+    for name in ("1", ".1.crc"):
+        (on_disk(lake.checkpoint_path("inside", QUERY)) / "spark/offsets" / name).unlink()
     (tmp_path / "mended").touch()
     runtime.catch_up(flow(3))
     assert sums(lake) == [1, 13, 26, 28]
