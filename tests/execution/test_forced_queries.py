@@ -58,7 +58,9 @@ def batch_runner() -> Any:
     runner = runner_of(MemoryAttemptStore(), 1)
     runner.draining, runner.error, runner._stop_after, runner._wait = threading.Event(), None, None, 0.0
     runner._epoch = SimpleNamespace(number=1, first_txid=0, txid=lambda batch_id: batch_id)
-    runner._checkpoint = SimpleNamespace(is_finished=lambda _: False, committing=lambda _: nullcontext())
+    runner._checkpoint = SimpleNamespace(
+        is_finished=lambda _: False, committing=lambda _: nullcontext(), plan=lambda _: "a plan"
+    )
     return runner
 
 
@@ -151,10 +153,12 @@ def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, 
         "in what quarantine keeps": lambda *_: runner._keep_skipped(0, {}, -1),
         "where quarantine forgets": lambda *_: runner._expect_other_rows(0, "a plan"),
     }[where]
-    runner._group.entrance.clocks = runner._poison.keep_skipped = runner._poison.forget = fails
+    runner._group.entrance.clocks = runner._poison.keep_skipped = runner._poison.release = fails
     runner._tracker = SimpleNamespace(
         group=lambda: SimpleNamespace(
-            record=lambda _: SimpleNamespace(in_windows=True, attempt=0, reason=""), planned_otherwise=lambda *_: [0]
+            record=lambda _: SimpleNamespace(in_windows=True, attempt=0, reason=""),
+            planned_otherwise=lambda *_: [0],
+            confirm=lambda _: None,
         )
     )
     with pytest.raises(stream_module._Drained if forced else type(error)):
