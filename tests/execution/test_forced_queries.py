@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -30,6 +31,13 @@ from pipelines.sources import JsonFiles
 from pipelines.state.turns import LateWriterError
 from pipelines.trident import DeltaState, TridentTopology, row_function
 from tests.execution.memory_attempts import MemoryAttemptStore
+
+
+@pytest.fixture(autouse=True)
+def context() -> Iterator[None]:
+    """Leaves what a batch binds for the log as it was: here attempts are called without the batch around them."""
+    with structlog.contextvars.bound_contextvars(attempt=0):
+        yield
 
 
 def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
