@@ -28,7 +28,7 @@ ARROW_TYPES: dict[str | None, pa.DataType] = {
 @lru_cache(maxsize=256)
 def arrow_type(kind: str | None) -> pa.DataType | None:
     """Return the Arrow type of a type as `parse_ddl` gives it; None where it is left to Spark, or inferred from values."""
-    # A name or a comment may hold a comma.
+    # A comment may hold a comma.
     with suppress(ValueError):
         return _known(kind)
     return None

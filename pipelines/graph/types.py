@@ -49,6 +49,8 @@ def nullable(kind: str) -> str:
 
 _NAMES = re.compile(r"(`(?:[^`]|``)*`|\w+\s*:|\bcomment\s+'(?:[^'\\]|\\.)*')")
 """Names of fields, in quotes or in front of a colon, and comments: what is no word of a type."""
+_QUOTED = re.compile("`((?:[^`]|``)*)`")
+"""A name in quotes; a quote within is written twice."""
 _NOT_NULL = re.compile(r"\s+not null\b", re.IGNORECASE)
 _OTHER_SPELLINGS = (
     (re.compile(r"\bdecimal\b(?!\s*\()"), "decimal(10,0)"),
@@ -98,7 +100,7 @@ def _typed(words: str) -> str:
 
 def _bare(text: str) -> str:
     """Return a spelling as PySpark writes it: without quotes around names, whatever is in them."""
-    unquoted = re.sub("`((?:[^`]|``)*)`", lambda quoted: quoted[1].replace("``", "`"), text)
+    unquoted = _QUOTED.sub(lambda quoted: quoted[1].replace("``", "`"), text)
     return re.sub(r"([,:])\s+", r"\1", unquoted)
 
 
@@ -162,21 +164,23 @@ def parts_of(kind: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     if "<" not in kind:
         return kind, ()
     outer, inside = kind.split("<", 1)
-    outer, depth, start = outer.strip().lower(), 0, 0
+    outer, depth, start, quoted = outer.strip().lower(), 0, 0, False
     parts = []
     inside = inside.rstrip()[:-1]
     for at, letter in enumerate(inside + ","):
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
+        # A quote within quotes is written twice, so it ends them and begins them again.
+        quoted ^= letter == "`"
+        depth += 0 if quoted else (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0 and not quoted:
             parts.append(inside[start:at].strip())
             start = at + 1
     return outer, tuple(_field(part) if outer == "struct" else ("", part) for part in parts)
 
 
 def _field(part: str) -> tuple[str, str]:
-    """Return name and type of `a: int`, `a:int`, `a int` or "`a b`: int"."""
-    if part.startswith("`"):
-        name, rest = part[1:].split("`", 1)
+    """Return name and type of `a: int`, `a:int`, `a int` or "`a b`: int"; a quote in a quoted name is written twice."""
+    if (quoted := _QUOTED.match(part)) is not None:
+        name, rest = quoted[1].replace("``", "`"), part[quoted.end() :]
     else:
         name, rest = part.replace(":", " ", 1).split(None, 1)
     return name, rest.lstrip(": ").strip()

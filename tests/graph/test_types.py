@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipelines.errors import FunctionError
 from pipelines.graph.arrow_types import arrow_type
-from pipelines.graph.types import known_types, same_type
+from pipelines.graph.types import known_types, parts_of, same_type
 from pipelines.sources import FixedBatches
 from pipelines.trident import (
     Aggregator,
@@ -156,11 +157,23 @@ def test_a_written_type_may_be_spelled_otherwise() -> None:
     "kind",
     [
         "struct<a: string comment 'x, y'>",
-        "struct<`a,b`: int>",
-        "array<struct<`a,b`: int>>",
         "struct<>",
         "decimal(40,2)",
     ],
 )
 def test_a_type_that_is_not_understood_is_left_to_spark(kind: str) -> None:
     assert arrow_type(kind) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("struct<`a,b`: int, c: string>", (("a,b", "int"), ("c", "string"))),
+        ("struct<`a<b`: int, c: map<string, int>>", (("a<b", "int"), ("c", "map<string, int>"))),
+        ("struct<`a``b`: int>", (("a`b", "int"),)),
+        ("struct<`a)`:array<int>,`,`:int>", (("a)", "array<int>"), (",", "int"))),
+    ],
+)
+def test_quoted_names_in_structs_hold_anything(kind: str, fields: tuple[tuple[str, str], ...]) -> None:
+    assert parts_of(kind) == ("struct", fields)
+    assert arrow_type(kind) == pa.struct([(name, arrow_type(inner)) for name, inner in fields])
