@@ -148,8 +148,8 @@ def checked_bounds(
     sums = summed(declared, rows.schema)
     if not sums:
         return None
-    known, added = _known(table, state.history() if history is None else history), _greatest(rows, sums)
-    if known is not None and known.keys() == sums.keys():
+    known, added = _known(table, state.history() if history is None else history, sums), _greatest(rows, sums)
+    if known is not None:
         # A key may come once for each slice.
         slices = max(1, len(pc.unique(rows[SLICE_COLUMN])))
         bounds = {name: known[name] + added[name] * slices for name in sums}
@@ -215,9 +215,9 @@ def allowances(
     if not sums:
         return
     snapshot = Snapshot(table)
-    known = _known(table, state.history())
+    known = _known(table, state.history(), sums)
     limits = {name: _limit(sum_column.kind) for name, sum_column in sums.items()}
-    if known is None or known.keys() != sums.keys() or any(known[name] > limits[name] // 2 for name in sums):
+    if known is None or any(known[name] > limits[name] // 2 for name in sums):
         known = _greatest_totals(snapshot, declared, sums, snapshot.live)
     part = {name: max(0, limits[name] - known[name]) // _ALLOWANCE for name in sums}
     bounds = {name: known[name] + part[name] for name in sums}
@@ -234,16 +234,15 @@ def _spark_type(kind: pa.DataType) -> str:
     return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else "bigint"
 
 
-def _known(table: DeltaTable, history: Sequence[CommitRecord]) -> Bounds | None:
-    """Return the bounds that the last commit which counts rows has recorded; None: it has not."""
-    for commit in reversed(history):
-        if commit.version > table.version():
-            continue
-        if commit.kind in _COUNTING:
-            return commit.record.bounds if commit.record else None
-        if commit.kind == RESET:
-            return None
-    return None
+def _known(table: DeltaTable, history: Sequence[CommitRecord], sums: Iterable[str]) -> Bounds | None:
+    """Return the bounds that the last commit which counts rows has recorded, those of an empty table; None: not known."""
+    counting = (commit for commit in reversed(history) if commit.version <= table.version())
+    last = next((commit for commit in counting if commit.kind in (*_COUNTING, RESET)), None)
+    if last is not None and last.kind != RESET:
+        bounds = last.record.bounds if last.record else None
+        return bounds if bounds is not None and bounds.keys() == set(sums) else None
+    # Adding up the rows of a first batch, in Python, takes longer than its commit.
+    return dict.fromkeys(sums, 0) if not table.file_uris() else None
 
 
 def _limit(kind: pa.DataType) -> int:

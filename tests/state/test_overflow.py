@@ -40,8 +40,8 @@ def test_the_batch_that_would_go_past_the_end_is_refused(tmp_path: Path) -> None
 
 def test_while_nothing_can_overflow_no_batch_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
-    state.commit(0, ("a", 5), ("b", -7))
     monkeypatch.setattr("pipelines.state.sums._exact", None)
+    state.commit(0, ("a", 5), ("b", -7))
     state.commit(1, ("a", -9))
     state.commit(2)
     assert bounds(state) == [{"n": 7}, {"n": 16}, {"n": 16}]
@@ -93,7 +93,7 @@ def test_slices_replays_and_replacements_are_looked_at_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("key", ["p0", "p1", "t0", "most0", "P0"])
 def test_a_key_may_have_any_name(tmp_path: Path, key: str) -> None:
-    """The first commit has no bounds, so all is added up."""
+    """All is added up where the bounds leave no room."""
     columns = StructType([StructField(key, StringType()), StructField("n", LongType()), StructField("m", LongType())])
     sums = tuple(ValueColumn(name=name, aggregator="Sum") for name in ("n", "m"))
     state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns, keys=(key,), values=sums)
