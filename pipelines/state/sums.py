@@ -235,10 +235,13 @@ def _spark_type(kind: pa.DataType) -> str:
 
 
 def _known(table: DeltaTable, history: Sequence[CommitRecord], sums: Iterable[str]) -> Bounds | None:
-    """Return the bounds that the last commit which counts rows has recorded, those of an empty table; None: not known."""
-    counting = (commit for commit in reversed(history) if commit.version <= table.version())
-    last = next((commit for commit in counting if commit.kind in (*_COUNTING, RESET)), None)
-    if last is not None and last.kind != RESET:
+    """Return the bounds that the last commit which counts rows has recorded, those of an empty table; None: not known.
+
+    What a RESTORE has left there is not what the commits before it speak of.
+    """
+    until = (commit for commit in reversed(history) if commit.version <= table.version())
+    last = next((commit for commit in until if commit.kind in (*_COUNTING, RESET) or commit.restored is not None), None)
+    if last is not None and last.kind in _COUNTING:
         bounds = last.record.bounds if last.record else None
         return bounds if bounds is not None and bounds.keys() == set(sums) else None
     # Adding up the rows of a first batch, in Python, takes longer than its commit.

@@ -58,6 +58,23 @@ def test_a_table_without_bounds_is_added_up_once(tmp_path: Path) -> None:
     assert bounds(state)[-1] == {"n": 2 * BIG - 1}
 
 
+def test_behind_a_restore_the_bounds_are_those_of_what_is_there(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+
+    def commit(epoch: int, *rows: tuple[str, int]) -> int:
+        found = pa.Table.from_pylist([{"word": word, "n": n} for word, n in rows], schema=ARROW)
+        return state.writer.commit_batch(found, record(0, epoch), f"{FLOW}/counts/{epoch}", known=False)
+
+    before = commit(1, ("a", BIG))
+    state.writer.reset(record(0, 2), f"{FLOW}/counts/2")
+    commit(2, ("b", 1))
+    DeltaTable(str(state.table.path)).restore(before)
+    with pytest.raises(StateOverflowError, match="'word': 'a'"):
+        commit(3, ("a", BIG))
+    commit(3, ("a", BIG - 1))
+    assert (state.held(), bounds(state)[-1]) == ([("a", 2 * BIG - 1)], {"n": 2 * BIG - 1})
+
+
 def test_what_is_past_the_end_already_is_no_number(tmp_path: Path) -> None:
     """Of a table of an earlier release."""
     state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
