@@ -108,7 +108,8 @@ class DeltaChangeFeed(StoredSource):
         if self.starting_version is not None:
             reader = reader.option("startingVersion", self.starting_version)
         renamed = [F.col(f"_{field}").alias(field) for field in ("change_type", "commit_version", "commit_timestamp")]
-        frame = reader.load(self.path).select(*(f"`{field}`" for field in self._table.fields), *renamed)
+        changes = self._table.without_removed(reader.load(self.path))
+        frame = changes.select(*(f"`{field}`" for field in self._table.fields), *renamed)
         return self._with_position(frame, F.concat(F.lit(self._address("")), F.col("commit_version")))
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:

@@ -19,7 +19,7 @@ from pipelines.sources.base import StoredSource, file_key, place_of
 from pipelines.sources.offsets import offset_behind, offset_files, offset_of, read_offset
 from pipelines.state.delta_log import actions, adds, checkpoints, commit_file
 from pipelines.state.kinds import LOG
-from pipelines.state.schema import struct_of
+from pipelines.state.schema import REMOVED, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +88,7 @@ class DeltaTableSource(StoredSource):
 
         reader = spark.readStream.format("delta").options(**self._limits)
         # Delta's stream has no `_metadata` column.
-        return self._with_position(reader.load(self.path), F.input_file_name())
+        return self._with_position(self.without_removed(reader.load(self.path)), F.input_file_name())
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         from pyspark.sql import functions as F
@@ -96,7 +96,15 @@ class DeltaTableSource(StoredSource):
         table = DeltaTable(self.path)
         frame = spark.read.format("delta").option("versionAsOf", table.version()).load(self.path)
         files = frozenset(self._address(file) for file in _in_order_of_snapshot(self.path, table.version()))
-        return self._with_position(frame, F.col("_metadata.file_path")), files
+        return self._with_position(self.without_removed(frame), F.col("_metadata.file_path")), files
+
+    def without_removed(self, frame: DataFrame) -> DataFrame:
+        """Leave out the keys that an opaque map state has removed: until a compaction it keeps a row of each."""
+        from pipelines.state.table import StateTable
+
+        if REMOVED not in frame.columns or not StateTable(self.path, self._place).is_state():
+            return frame
+        return frame.where(f"NOT coalesce({REMOVED}, false)")
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         """Return the data files that the batches read, from the commits between their offsets alone: older ones may be gone.

@@ -18,7 +18,9 @@ from pipelines.execution.runners.claims import RewrittenSourceError, SameSources
 from pipelines.places.location import LocationError
 from pipelines.sources import DeltaTableSource
 from pipelines.sources.base import file_key
+from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+from tests.state.small_kinds import SmallTable
 
 pytestmark = pytest.mark.slow
 
@@ -334,3 +336,16 @@ def test_a_table_with_other_types(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(SourceSchemaError, match='column "m" is missing'):
         DeltaTableSource(tmp_path / "table", "m int").check("s", spark)
     assert DeltaTable(str(tmp_path / "table")).version() == 0
+
+
+def test_keys_that_an_opaque_map_state_has_removed_are_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    state = SmallTable(tmp_path / "lake", MAP, OPAQUE)
+    state.commit(0, ("a", 1), ("b", 2))
+    state.commit(1, ("a", None))
+    source = DeltaTableSource(str(state.table.path), "word string, n bigint")
+    source.check("words", spark)
+    rows, files = source.bounded(spark)
+    assert [(row["word"], row["n"]) for row in rows.collect()] == [("b", 2)]
+    assert files
+    taken = run(spark, source, tmp_path / "checkpoint")
+    assert len(taken) == 1
