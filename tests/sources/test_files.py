@@ -163,6 +163,15 @@ def test_a_file_that_comes_late_with_an_old_time_counts(spark: SparkSession, tmp
     assert len(Streamed(spark, source, checkpoint).run().rows) == 2
 
 
+def test_a_file_from_a_clock_far_ahead_hides_none(spark: SparkSession, tmp_path: Path) -> None:
+    lay_out(tmp_path / "in", put_json, ["ahead.json"], first=4_700_000_000)
+    source, checkpoint = JsonFiles(tmp_path / "in", SCHEMA), tmp_path / "checkpoint"
+    Streamed(spark, source, checkpoint).run()
+    for name, first in (("now.json", 0), ("oldest.json", -1_000_000_000)):
+        lay_out(tmp_path / "in", put_json, [name], first=first)
+        assert len(Streamed(spark, source, checkpoint).run().rows) == 2, name
+
+
 def test_bytes_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     lay_out(tmp_path / "in", put_json, [f"{n}.json" for n in range(4)])
     size = (tmp_path / "in" / "0.json").stat().st_size
