@@ -280,8 +280,9 @@ class LostRowsError(SourceError):
             f'source "{source}" no longer has rows that the flow has still to read: {lost}',
             hint="bring them back if you can. To go on without them: move away the checkpoint of its query alone "
             '(checkpoints/FLOW/QUERY), and pass on_fresh_checkpoint="continue" (what the source still holds, of Kafka from its '
-            '`starting` on, is counted again) or "reset" (it is read into emptied states; checkpoints of queries that read its '
-            "channels go, too). To prevent it: let the source keep its rows for longer than the flow may stand still",
+            "`starting` on, is counted again; windows that run in the query's batches begin empty, so those that are open now give too "
+            'little) or "reset" (it is read into emptied states; checkpoints of queries that read its channels go, too). '
+            "To prevent it: let the source keep its rows for longer than the flow may stand still",
         )
 
 
@@ -295,7 +296,8 @@ class MovedSourceError(SourceError):
             "their paths, so what was moved from there would count again",
             hint="put the folder (of FixedBatches: the lake) back, or a link to it, and name its former path. If these are other "
             "files: move away the checkpoint of its query alone (checkpoints/FLOW/QUERY), and pass "
-            'on_fresh_checkpoint="continue" (all that lies there now is counted) or "reset" (it is read into emptied states)',
+            "on_fresh_checkpoint=\"continue\" (all that lies there now is counted; windows that run in the query's batches begin "
+            'empty) or "reset" (it is read into emptied states)',
         )
 
 
