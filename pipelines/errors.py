@@ -280,7 +280,7 @@ class LostRowsError(SourceError):
             f'source "{source}" no longer has rows that the flow has still to read: {lost}',
             hint="bring them back if you can. To go on without them: move away the checkpoint of its query alone "
             '(checkpoints/FLOW/QUERY), and pass on_fresh_checkpoint="continue" (what the source still holds, of Kafka from its '
-            "`starting` on, is counted again; windows that run in the query's batches begin empty, so those that are open now give too "
+            "`starting` on, is counted again; windows that run in the query's batches begin empty: those open now give too "
             'little) or "reset" (it is read into emptied states; checkpoints of queries that read its channels go, too). '
             "To prevent it: let the source keep its rows for longer than the flow may stand still",
         )

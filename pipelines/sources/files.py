@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _PATTERN = re.compile(r"[\\\[\]{}?*]")
-# Spark's default forgets files a week older than the newest: one that comes late with its old time would never be read, and behind
-# one from a clock that was far ahead no other. So many days in milliseconds are just within a long.
+# Spark's default forgets files a week older than the newest: one that comes late with its old time would never be read, and
+# behind one from a clock that was far ahead no other. So many days in milliseconds are just within a long.
 _MAX_FILE_AGE = "100000000d"
 
 
