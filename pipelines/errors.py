@@ -296,7 +296,7 @@ class MovedSourceError(SourceError):
             "their paths, so what was moved from there would count again",
             hint="put the folder (of FixedBatches: the lake) back, or a link to it, and name its former path. If these are other "
             "files: move away the checkpoint of its query alone (checkpoints/FLOW/QUERY), and pass "
-            "on_fresh_checkpoint=\"continue\" (all that lies there now is counted; windows that run in the query's batches begin "
+            'on_fresh_checkpoint="continue" (all that lies there now is counted; windows that run in the query\'s batches begin '
             'empty) or "reset" (it is read into emptied states)',
         )
 
