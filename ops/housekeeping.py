@@ -88,7 +88,7 @@ def _registry(url: str) -> Iterator[RegistryWork | None]:
     from pipelines.nimbus.registry.store import Store
 
     try:
-        store = Store(url, migrate=False)
+        store = Store(url)
     except NoTablesError:
         yield None
         return

@@ -81,7 +81,8 @@ class Nimbus:
         self, store_url: str, lake: Lake, *, settings: NimbusSettings | None = None, migrate: bool = True
     ) -> None:
         self.lake = lake
-        self.store, self.settings = Store(store_url, migrate=migrate), settings or NimbusSettings.from_environment()
+        self.store = Store.migrated(store_url) if migrate else Store(store_url)
+        self.settings = settings or NimbusSettings.from_environment()
         self.registry, self.places = Registry(self.store), Places(self.store)
         self._cluster = Cluster(self.store, self.settings)
 

@@ -86,12 +86,14 @@ def content(text: str) -> Content:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    return Registry(Store(f"sqlite:///{tmp_path}/registry.db"))
+    return Registry(Store.migrated(f"sqlite:///{tmp_path}/registry.db"))
 
 
 @pytest.fixture
 def worker(registry: Registry, tmp_path: Path) -> WorkerProcess:
-    return WorkerProcess(Store(f"sqlite:///{tmp_path}/registry.db"), NimbusSettings(tmp_path / "nimbus"), "s1", 1, "x")
+    return WorkerProcess(
+        Store.migrated(f"sqlite:///{tmp_path}/registry.db"), NimbusSettings(tmp_path / "nimbus"), "s1", 1, "x"
+    )
 
 
 def has_spark(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:

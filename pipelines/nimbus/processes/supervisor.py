@@ -538,7 +538,7 @@ def open_registry(settings: NimbusSettings) -> Store:
     while True:
         try:
             # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
-            return Store(registry_url(), busy_seconds=settings.lease_seconds / 4)
+            return Store.migrated(registry_url(), busy_seconds=settings.lease_seconds / 4)
         except RegistryError as error:
             if not error.problem.startswith("does not answer") or time.monotonic() > until:
                 raise

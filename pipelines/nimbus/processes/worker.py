@@ -752,7 +752,7 @@ def main(arguments: list[str] | None = None) -> None:
     _log(settings, chosen.supervisor, port)
     watch_registry()
     # Its supervisor has brought the tables to their form.
-    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2, migrate=False)
+    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
     worker = WorkerProcess(store, settings, chosen.supervisor, port, life, imported)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.ending.set())
