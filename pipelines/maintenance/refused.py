@@ -35,7 +35,7 @@ _GAP = 1000
 
 
 @dataclass(frozen=True)
-class Span:
+class TxidSpan:
     """Txids that were committed on one day, the last of them at `until` (seconds since 1970)."""
 
     first: int
@@ -56,7 +56,7 @@ class Ages:
         slices: of backfills: by slice when it was last replaced, in seconds since 1970.
     """
 
-    spans: tuple[Span, ...] = ()
+    spans: tuple[TxidSpan, ...] = ()
     slices: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -64,7 +64,7 @@ class Ages:
         """Return what was written down, and what the log says beyond."""
         file = ages_file(table)
         saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
-        return cls(tuple(Span(**span) for span in saved["spans"]), saved["slices"]).with_commits(table.history())
+        return cls(tuple(TxidSpan(**span) for span in saved["spans"]), saved["slices"]).with_commits(table.history())
 
     def save(self, table: StateTable) -> None:
         """Write it down, before the log is cleaned."""
@@ -79,7 +79,7 @@ class Ages:
             elif commit.kind == SLICE and commit.slice is not None:
                 slices[commit.slice] = commit.time.timestamp()
             elif commit.kind not in (COMPACTION, REPLAY, RESET) and (commit.txid or 0) >= 0 and commit.txid is not None:
-                spans.append(Span(commit.txid, commit.txid, commit.time.timestamp()))
+                spans.append(TxidSpan(commit.txid, commit.txid, commit.time.timestamp()))
         return Ages(tuple(_joined(spans)), slices)
 
     def since(self, oldest: float) -> Ages:
@@ -141,18 +141,18 @@ def _oldest(days: float, now: datetime | None) -> float:
     return ((now or datetime.now(UTC)) - timedelta(days=days)).timestamp()
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def _joined(spans: Iterable[TxidSpan]) -> list[TxidSpan]:
     """Join spans of one day that touch, or nearly."""
-    by_day: dict[int, list[Span]] = defaultdict(list)
+    by_day: dict[int, list[TxidSpan]] = defaultdict(list)
     for span in spans:
         by_day[span.day].append(span)
-    joined: list[Span] = []
+    joined: list[TxidSpan] = []
     for _, own in sorted(by_day.items()):
         own.sort(key=lambda span: span.first)
         held = own[0]
         for span in own[1:]:
             if span.first <= held.last + _GAP:
-                held = Span(held.first, max(held.last, span.last), max(held.until, span.until))
+                held = TxidSpan(held.first, max(held.last, span.last), max(held.until, span.until))
             else:
                 joined.append(held)
                 held = span
@@ -160,7 +160,7 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _without(piece: tuple[int, int], young: Sequence[Span]) -> list[tuple[int, int]]:
+def _without(piece: tuple[int, int], young: Sequence[TxidSpan]) -> list[tuple[int, int]]:
     """Return what is left of some txids without those of younger spans."""
     left = [piece]
     for span in young:

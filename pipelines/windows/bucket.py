@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipelines.graph import events
 from pipelines.windows.array_kinds import arrays_for
-from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, WindowContent, from_ipc, to_ipc
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows
@@ -176,11 +176,11 @@ class ArrayBucket(Bucket):
         return other
 
     @staticmethod
-    def state_in(state: bytes) -> State:
+    def state_in(state: bytes) -> WindowContent:
         """Return a saved state; its clock is not in it."""
         size = int.from_bytes(state[:8], "big")
         windows, pending = (from_ipc([part]) if part else None for part in (state[8 : 8 + size], state[8 + size :]))
-        return State(windows, pending)
+        return WindowContent(windows, pending)
 
     def restore(self, state: bytes | None) -> None:
         if state:

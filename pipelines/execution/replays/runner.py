@@ -32,7 +32,7 @@ from pipelines.execution.replays.report import LotReport, ReplayReport
 from pipelines.execution.replays.selection import (
     NUMBER,
     ROWS_AT_ONCE,
-    Entry,
+    EntryPlace,
     Lot,
     ReplayError,
     Selection,
@@ -260,7 +260,7 @@ class Replayer:
                     left[number] = record.left
         return left
 
-    def _work(self, entry: Entry) -> Work:
+    def _work(self, entry: EntryPlace) -> Work:
         return Work(self._spark, self._lake, self._group(entry.spouts), entry, self._listeners)
 
     def _judge(self, work: Work) -> Counted:

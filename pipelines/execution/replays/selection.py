@@ -205,7 +205,7 @@ _UNIQUE = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryPlace:
     """The place where quarantined rows enter the flow again, and what must not follow it.
 
     Attributes:
@@ -225,7 +225,7 @@ class Entry:
         return self.spouts[0].slice_by is not None
 
 
-def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
+def entry_of(topology: TridentTopology, lot: Lot) -> EntryPlace:
     """Return the place of a lot's rows.
 
     Raises:
@@ -245,7 +245,7 @@ def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
         if problem:
             raise ReplayError(topology.name, lot.what, f'"{step.label}" at {step.at} {problem}', instead(topology))
     drops = any(isinstance(step, nodes.GateNode) and step.gate.drops for step in between)
-    return Entry(node, spouts, sinks, drops)
+    return EntryPlace(node, spouts, sinks, drops)
 
 
 def instead(topology: TridentTopology) -> str:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup, Sink
     from pipelines.execution.events.hooks import Listener
-    from pipelines.execution.replays.selection import Entry
+    from pipelines.execution.replays.selection import EntryPlace
     from pipelines.planner.siblings import Siblings
     from pipelines.quality.results import GateResult
     from pipelines.state.lake import Lake
@@ -161,7 +161,7 @@ class Work:
     """Replays lots that enter at one place."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: Entry, listeners: tuple[Listener, ...]
+        self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: EntryPlace, listeners: tuple[Listener, ...]
     ) -> None:
         self._spark, self._lake, self.group, self.entry, self._listeners = spark, lake, group, entry, listeners
         self.sinks: tuple[Sink, ...] = tuple(sink for sink in group.sinks if sink.node.id in entry.sinks)

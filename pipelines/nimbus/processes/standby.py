@@ -179,7 +179,7 @@ def standby_command(supervisor: str, life: str, lakes: Sequence[str]) -> list[st
 
 
 @dataclass(frozen=True)
-class Order:
+class SlotOrder:
     """The order to a standby: the slot that it takes, and the life under which it does.
 
     Attributes:
@@ -190,7 +190,7 @@ class Order:
     life: str
 
 
-def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> Order | None:
+def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> SlotOrder | None:
     """Beat until the supervisor tells what to do. None: it is gone."""
     file, ordered = Life(settings, supervisor, STANDBY), threading.Event()
     file.begun(life)
@@ -205,7 +205,7 @@ def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> Orde
     if not line.endswith("\n"):
         return None
     told = json.loads(line)
-    return Order(int(told["port"]), str(told["life"]))
+    return SlotOrder(int(told["port"]), str(told["life"]))
 
 
 def warm_up(spark: SparkSession) -> None:

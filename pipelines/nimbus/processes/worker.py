@@ -42,7 +42,7 @@ from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
-from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
+from pipelines.nimbus.processes.standby import SlotOrder, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
 from pipelines.nimbus.registry.lifecycle import Status, delay_seconds
 from pipelines.nimbus.registry.placements import Beat, Places
@@ -109,7 +109,7 @@ class WorkerProcess:
         self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
         self._failed: dict[int, tuple[int, float]] = {}
         """By flow how often in a row it could not be loaded, and when that is tried again."""
-        self._asked = asked_of(())
+        self._asked = spark_needs_of(())
         """What its Spark was made of; a standby's of what nobody asks for."""
         self._compared: dict[int, DeployedFlow] | None = None
         """By flow what it was when its Spark was last compared with what is asked for; None: a standby's was not yet."""
@@ -148,7 +148,7 @@ class WorkerProcess:
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
         if spark is None:
             flows = [*self._flows().values()]
-            self._asked, self._compared = asked_of(flows), {flow.serial: flow for flow in flows}
+            self._asked, self._compared = spark_needs_of(flows), {flow.serial: flow for flow in flows}
             spark = spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", flows)
         threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
         self._application = Application(
@@ -324,8 +324,8 @@ class WorkerProcess:
         if len(_applications(flows)) > 1:
             # One leaves for a slot of its own.
             return False
-        asked = asked_of(flows)
-        same = before is not None and not asked.needs_other_than(asked_of(before[flow.serial] for flow in flows))
+        asked = spark_needs_of(flows)
+        same = before is not None and not asked.needs_other_than(spark_needs_of(before[flow.serial] for flow in flows))
         if same or not asked.needs_other_than(self._asked):
             self._compared = dict(here)
             return False
@@ -607,7 +607,7 @@ def spark_of(
     own = FlowSettings.from_environment().lake_root
     for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
         any_folder(root, "the lake")
-    asked = asked_of(here)
+    asked = spark_needs_of(here)
     master = asked.master
     most = _most_partitions(here)
     if is_local(master) and most > cores(master):
@@ -625,7 +625,7 @@ def spark_of(
 
 
 @dataclass(frozen=True)
-class Asked:
+class SparkNeeds:
     """The wishes of a slot's flows for Spark.
 
     Attributes:
@@ -637,12 +637,12 @@ class Asked:
     conf: Mapping[str, object]
     cores: int
 
-    def needs_other_than(self, up: Asked) -> bool:
+    def needs_other_than(self, up: SparkNeeds) -> bool:
         """Return whether the Spark for what others asked does not do: one with more cores does."""
         return (self.master, self.conf) != (up.master, up.conf) or self.cores > up.cores
 
 
-def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
+def spark_needs_of(flows: Iterable[DeployedFlow]) -> SparkNeeds:
     """Return what the flows of a slot ask of Spark."""
     from pipelines.spark.session import is_local
 
@@ -656,7 +656,7 @@ def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
     conf: dict[str, object] = {}
     for flow in own:
         conf |= flow.settings.get("spark", {})
-    return Asked(master, conf, 0 if is_local(master) or "spark.cores.max" in conf else _most_partitions(here))
+    return SparkNeeds(master, conf, 0 if is_local(master) or "spark.cores.max" in conf else _most_partitions(here))
 
 
 def _applications(flows: Iterable[DeployedFlow]) -> set[str]:
@@ -773,7 +773,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _stand_by(
     settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str], imported: ImportedCode
-) -> tuple[Order, SparkSession]:
+) -> tuple[SlotOrder, SparkSession]:
     """Have Spark up, and wait for an order; what is printed from then on goes to the slot's file."""
     from pipelines.nimbus.telemetry.log_files import configure
 
