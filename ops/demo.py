@@ -64,8 +64,8 @@ STREAM = "flights"
 def counted(lake: Lake, spec: FlowSpec, settings: FlowSettings) -> int:
     """Count the flights that earlier runs of a flow have accounted for."""
     topology = spec.topology(settings)
-    entrance = next(spout for spout in topology.spouts if spout.stream == STREAM)
-    behind = [node for node in topology.graph.descendants(entrance.id) if isinstance(node, nodes.PersistNode)]
+    spout = next(spout for spout in topology.spouts if spout.stream == STREAM)
+    behind = [node for node in topology.graph.descendants(spout.id) if isinstance(node, nodes.PersistNode)]
     table = lake.written_by(next(node for node in behind if not isinstance(node, nodes.LatePersistNode)))
     batches = table.commits.batches() if table.exists() else []
     return sum(batch.record.received for batch in batches if batch.record is not None)

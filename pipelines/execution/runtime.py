@@ -229,7 +229,7 @@ class Runtime:
         check_places(self.spark, self.lake, topology)
         with bounded_folder(self.lake.root, topology.name) as channels:
             groups = self._groups(topology, self.lake.with_channels(channels))
-            if any(group.entrance.channels or group.windows for group in groups):
+            if any(group.sources.channels or group.windows for group in groups):
                 _refuse_beside_stream(topology, groups)
             reports = [self._bounded(group, [UNSLICED], None) for group in groups]
         return _merged(topology.name, [UNSLICED], reports)

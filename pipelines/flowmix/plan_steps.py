@@ -57,7 +57,7 @@ def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: objec
 
 
 class NodeChain:
-    """Nodes one after the other in a graph, from an entrance; `types` are the fields of the last one."""
+    """Nodes one after the other in a graph, from a spout; `types` are the fields of the last one."""
 
     def __init__(self, flow: Flow, stream: StreamDefinition, graph: nodes.Graph, node: int, types: Types) -> None:
         self.flow, self.stream, self.graph, self.node, self.types = flow, stream, graph, node, types
@@ -160,9 +160,9 @@ class NodeChain:
 
     def _edges(self) -> tuple[str, ...]:
         # The first windows hear the channels' watermark rows, those behind it the first ones'.
-        entrance: Any = next(iter(self.graph))
+        spout: Any = next(iter(self.graph))
         first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
-        return entrance.source.channels if first else ("",)
+        return spout.source.channels if first else ("",)
 
     def _window(self, kind: type[nodes.WindowNode], operation: ops.Stateful, index: int, **more: Any) -> None:
         self.types, self.pruned = self.after(operation), False
@@ -243,8 +243,8 @@ class QuerySteps(NodeChain):
         graph = nodes.Graph()
         spout = self._spout
         own = {"name": spout.name, "stream": spout.stream, "source": spout.source}
-        entrance = graph.new(nodes.SpoutNode, at=spout.at, fields=spout.fields, **own)
-        chain = NodeChain(self.flow, self.stream, graph, entrance.id, self.types)
+        inner = graph.new(nodes.SpoutNode, at=spout.at, fields=spout.fields, **own)
+        chain = NodeChain(self.flow, self.stream, graph, inner.id, self.types)
         chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
             chain.step(index)

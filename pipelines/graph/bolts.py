@@ -239,7 +239,7 @@ class Bolt:
 
 @dataclass(frozen=True)
 class Spout:
-    """An entrance of tuples: `spout-<stream>`, of a query `spout-<query><n>` (rule 3.7). `node` is the user's node."""
+    """A spout of the plan: `spout-<stream>`, of a query `spout-<query><n>` (rule 3.7). `node` is the user's node."""
 
     name: str
     node: int
@@ -458,12 +458,12 @@ def _all_awaited(awaited: Sequence[set[int]], place: int) -> set[int]:
 
 
 def _batch_group(name: str, members: list[nodes.Node]) -> SpoutGroup:
-    entrances = [node for node in members if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)]
+    spouts = [node for node in members if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)]
     return SpoutGroup(
         name,
-        distinct(node.stream for node in entrances),
+        distinct(node.stream for node in spouts),
         tuple(node.id for node in members),
-        any(isinstance(node, nodes.QuerySpoutNode) for node in entrances),
+        any(isinstance(node, nodes.QuerySpoutNode) for node in spouts),
     )
 
 

@@ -184,7 +184,7 @@ class SpoutNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.REPLAYAB
 class QuerySpoutNode(
     Node, by_tuple=False, asks=traits.NOTHING, alone="is the entrance of a query, which has been answered"
 ):
-    """The entrance of a query stream: the arguments of a query, `schema` as DDL."""
+    """The spout of a query stream: the arguments of a query, `schema` as DDL."""
 
     stream: str
     schema: str
@@ -194,9 +194,9 @@ class QuerySpoutNode(
         return f"query {self.stream}"
 
     def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
-        """Let the entrance give the arguments and where to send the answer; the stream goes on with the arguments alone."""
-        entrance = growing.add(self, QUERY_SPOUT, above, self.label, spout=True)
-        return growing.add(self, "arguments", (entrance,), hint=self.hint, resources=self.resources)
+        """Let the spout give the arguments and where to send the answer; the stream goes on with the arguments alone."""
+        spout = growing.add(self, QUERY_SPOUT, above, self.label, spout=True)
+        return growing.add(self, "arguments", (spout,), hint=self.hint, resources=self.resources)
 
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         return {name: ((self.stream, name),) for name in self.fields}
@@ -647,7 +647,7 @@ class ChannelSpoutNode(
 
     @property
     def steps(self) -> tuple[Node, ...]:
-        """The operations of the prelude, without its entrance."""
+        """The operations of the prelude, without its spout."""
         return tuple(node for node in self.prelude or () if node.parents)
 
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:

@@ -38,7 +38,7 @@ ROW_JSON = {
 
 
 class Source(ABC):
-    """An entrance of tuples.
+    """A source of tuples.
 
     A source of its own says `transactional`, `stream` and `positions`, and overrides what else it can do.
 

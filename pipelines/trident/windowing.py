@@ -241,10 +241,10 @@ def _results(
     )
     context = WindowContext(topology.name, name, 0, key)
     prelude = nodes.Graph()
-    entrance = prelude.new(nodes.SpoutNode, fields=source.fields, name=name, stream=name, source=source)
+    first = prelude.new(nodes.SpoutNode, fields=source.fields, name=name, stream=name, source=source)
     window = prelude.new(
         nodes.WindowNode,
-        (entrance.id,),
+        (first.id,),
         fields=(*types, *events.COLUMNS),
         name=stream._name,
         operation=operation,

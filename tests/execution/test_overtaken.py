@@ -135,7 +135,7 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
             topology=SimpleNamespace(name="shop"),
             quarantine=quarantine_writer(Lake(tmp_path), "shop"),
             refused="batch_group = 'words'",
-            entrance=SimpleNamespace(sliced=True),
+            sources=SimpleNamespace(sliced=True),
         )
         runner: Any = bounded.BoundedRunner(group, Checkpoint("shop", group.lake.checkpoint_path("shop", "words")))
         row = {name: None for name, _ in COLUMNS if name != GROUP} | {SLICE_COLUMN: "d1"}
@@ -191,7 +191,7 @@ class _Backfill:
             topology=SimpleNamespace(name=FLOW, graph=SimpleNamespace(ancestors=lambda _: ())),
             quarantine=SimpleNamespace(table=SimpleNamespace(exists=lambda: False)),
             queries_states=False,
-            entrance=SimpleNamespace(sliced=True),
+            sources=SimpleNamespace(sliced=True),
         )
         self.runner: Any = bounded.BoundedRunner(group, Checkpoint(FLOW, root / "checkpoints/shop/words"))
         self.runner._work_out = self._work_out

@@ -100,7 +100,7 @@ class Query:
             sinks=(),
             quarantine=quarantine_writer(self.lake, "shop"),
             refused=rows_of(self.topology, "words", ["words"]),
-            entrance=SimpleNamespace(
+            sources=SimpleNamespace(
                 has_windows=False,
                 kept=False,
                 positions_by_source=lambda *_: [frozenset()],

@@ -397,7 +397,7 @@ class DriverWindows:
     def clock_before(self, txid: int) -> int | None:
         """Return the watermark before a batch, in ms; None: nothing is known of it."""
         named = next(self._named(txid), None)
-        return clock_of(named.clocks, self._group.entrance.origins) if named else None
+        return clock_of(named.clocks, self._group.sources.origins) if named else None
 
     def _known(self, txid: int) -> Named | None:
         named = next(self._named(txid + 1), None)
@@ -426,7 +426,7 @@ class DriverWindows:
                 self._a_byte = taken.number / position.bytes, taken.bytes / position.bytes
             given = before.clocks if before else {}
             clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
-            clock = clock_of(clocks, self._group.entrance.origins)
+            clock = clock_of(clocks, self._group.sources.origins)
             pieces = taken.pieces(NEVER if clock is None else clock)
             try:
                 results, state = self._states.run(

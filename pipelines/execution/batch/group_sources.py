@@ -41,7 +41,7 @@ Frames = dict[int, DataFrame]
 """By spout node the rows of its source: its fields, `_corrupt string`, `_file string`."""
 
 
-class Entrance:
+class GroupSources:
     """The sources of one batch group, in the order of their definition (which is that of Spark's offset log).
 
     Args:

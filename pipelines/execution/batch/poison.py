@@ -70,7 +70,7 @@ class PoisonRows:
             raise
         except Exception as error:
             logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
-            return f"the source {self._group.entrance!r} (they could not be read)"
+            return f"the source {self._group.sources!r} (they could not be read)"
         return str(self._group.quarantine.table.path)
 
     def keep_skipped(
@@ -126,7 +126,7 @@ class PoisonRows:
         self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
     ) -> None:
         group = self._group
-        sources = group.entrance.before_windows(group.spark) if sources is None else sources
+        sources = group.sources.before_windows(group.spark) if sources is None else sources
         parts = (
             refused_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
             for spout in group.spouts

@@ -91,7 +91,7 @@ class ChannelWindows:
         """Read what the windows hold, behind all that is in the channel."""
         clocks = self._clocks()
         stores = self._stores(stages)
-        known = clock_of(clocks, self._group.entrance.origins)
+        known = clock_of(clocks, self._group.sources.origins)
         clock = NEVER if known is None else known
         return ConvertedWindows(
             tuple(self._state(stage, blobs, clock) for stage, blobs in zip(stages, stores, strict=True)), clocks

@@ -73,7 +73,7 @@ class ReplayRun(PlanRun):
         self.entered = self._marked[entry.id] if isinstance(entry, nodes.SpoutNode) else self._cache(rows)
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-        return self._cache(self.group.entrance.with_slice(spout, source))
+        return self._cache(self.group.sources.with_slice(spout, source))
 
     def frames(
         self,
@@ -93,8 +93,8 @@ class ReplayRun(PlanRun):
         """
         spouts, given = {}, dict(given or {})
         for spout in self.group.spouts:
-            taken = self._without(self._marked[spout.id], numbers).where(~F.expr(self.group.entrance.refused))
-            fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
+            taken = self._without(self._marked[spout.id], numbers).where(~F.expr(self.group.sources.refused))
+            fields = [*spout.fields, SLICE_COLUMN] if self.group.sources.sliced else list(spout.fields)
             spouts[spout.id] = taken.select(*(f"`{name}`" for name in fields), REPLAYED)
         if isinstance(self._entry, nodes.GateNode):
             given[self._entry.id] = self.gate(self._entry, self._without(self.entered, numbers).drop(UNREADABLE))
@@ -123,7 +123,7 @@ class ReplayRun(PlanRun):
         """Return what was refused of the rows that `frames` took last: as quarantine keeps it, with `_slice` and `_replayed`."""
         parts = list(self._refused_rows.values())
         if isinstance(self._entry, nodes.SpoutNode):
-            marked = self._marked[self._entry.id].where(F.expr(self.group.entrance.refused))
+            marked = self._marked[self._entry.id].where(F.expr(self.group.sources.refused))
             parts.append(refused_by_source(marked, self._entry, [REPLAYED]))
         nothing = F.lit(None).cast("bigint").alias(REPLAYED)
         whole = [part if REPLAYED in part.columns else part.select("*", nothing) for part in parts]
@@ -135,7 +135,7 @@ class ReplayRun(PlanRun):
 def _nothing(group: BatchGroup, spout: nodes.SpoutNode) -> DataFrame:
     """Return a source that gives no row."""
     own = [StructField(CORRUPT, StringType()), StructField(FILE, StringType()), StructField(REPLAYED, LongType())]
-    return empty_frame(group.spark, StructType([*group.entrance.schema(spout).fields, *own]))
+    return empty_frame(group.spark, StructType([*group.sources.schema(spout).fields, *own]))
 
 
 Numbers = frozenset[int]
@@ -197,7 +197,7 @@ class Work:
     def _run(self, lot: Lot, number: int) -> ReplayRun:
         node = self.entry.node
         if isinstance(node, nodes.SpoutNode):
-            schema = self.group.entrance.schema(node)
+            schema = self.group.sources.schema(node)
             check_readable(self.group.topology, lot, schema)
             rows = rows_of_source(self._spark, lot, node, schema)
         else:

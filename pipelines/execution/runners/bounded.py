@@ -186,7 +186,7 @@ class BoundedRunner:
 
     def _without_source(self, slices: tuple[str, ...]) -> dict[str, SliceReport]:
         """Return the slices that another flow has yet to make, as failed."""
-        reports = refused(self._group.topology.name, self._group.spouts, slices) if self._group.entrance.sliced else {}
+        reports = refused(self._group.topology.name, self._group.spouts, slices) if self._group.sources.sliced else {}
         for report in reports.values():
             if self._on_slice:
                 self._on_slice(report)
@@ -197,7 +197,7 @@ class BoundedRunner:
 
     def _folded(self) -> list[Sink]:
         """Return the maps that slices are folded into, where they are not replaced as a whole."""
-        return self._maps() if self._group.entrance.sliced else []
+        return self._maps() if self._group.sources.sliced else []
 
     def _check_maps(self, slices: tuple[str, ...]) -> dict[str, dict[str, frozenset[str]]]:
         """Check that a map state takes each slice once, and only while no stream has written it. The whole is replaced freely.
@@ -207,7 +207,7 @@ class BoundedRunner:
             gate refused the slice behind the map, or that state was added. The others can still get the slice.
         """
         taken_in: dict[str, dict[str, frozenset[str]]] = {}
-        if not self._group.entrance.sliced or not self._maps():
+        if not self._group.sources.sliced or not self._maps():
             return taken_in
         # Not by commits: they go with the log, and a compaction carries the claims on. A slice of no rows may come again.
         claims = {sink.name: sink.table.commits.claims() for sink in self._group.sinks}
@@ -302,17 +302,17 @@ class BoundedRunner:
     # --- working out ------------------------------------------------------------------------------------------------
 
     def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
-        read = versions_read(self._group.spouts) if self._group.entrance.sliced else {}
-        sources, positions = self._group.entrance.bounded(self._group.spark)
+        read = versions_read(self._group.spouts) if self._group.sources.sliced else {}
+        sources, positions = self._group.sources.bounded(self._group.spark)
         # With channels the windows would run once for the clocks and once for the events.
-        kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.entrance.channels else {}
+        kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.sources.channels else {}
         sources |= kept
-        clocks = self._group.entrance.clocks(sources)
-        sources = self._group.entrance.events(sources)
+        clocks = self._group.sources.clocks(sources)
+        sources = self._group.sources.events(sources)
         label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
         state = self._group.lake.state
         # The whole of a state starts from nothing.
-        base = (lambda name: Base(state(name))) if self._group.entrance.sliced else None
+        base = (lambda name: Base(state(name))) if self._group.sources.sliced else None
         reads = Reads(lambda name, behind: (state(name), None), self._emitted, base, heard=clocks)
         run = PlanRun(self._group, sources, label, reads, slices)
         try:
@@ -368,7 +368,7 @@ class BoundedRunner:
         if table.declared.kind == OPAQUE and last >= 0:
             # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
             last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
-        return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
+        return self._group.sources.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
         self._check_taken_in(work)
@@ -448,7 +448,7 @@ class BoundedRunner:
             if writer.declared.layout != MAP:
                 among = self._group.refused if record.group else None
                 return writer.replace_slice(given.rows, record, app_id, seen=seen, among=among)
-            if self._group.entrance.sliced:
+            if self._group.sources.sliced:
                 return writer.merge_arrow(given.rows, record, app_id, seen=seen)
             return writer.replace_map(given.rows, record, app_id, seen=seen)
 
@@ -466,7 +466,7 @@ class BoundedRunner:
         txid = own[-1] if own else None
         epoch = self._checkpoint.epoch
         # A map's claims also say that it has the slice, where the stream had read the files before the map began.
-        folded = writer.declared.layout == MAP and self._group.entrance.sliced
+        folded = writer.declared.layout == MAP and self._group.sources.sliced
         met = frozenset[str]() if folded else given.streamed
         return BatchRecord(
             kind=SLICE,
@@ -559,7 +559,7 @@ def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:
 
 def check_sliced(group: BatchGroup) -> None:
     """Refuse a backfill of a flow that names no slice column."""
-    if not group.entrance.sliced:
+    if not group.sources.sliced:
         raise TrideltaError(
             f'flow "{group.topology.name}": stream "{group.name}" names no slice column, so no part of it can be replaced',
             hint='give new_stream(..., slice_by="...") the column of the event date',

@@ -32,7 +32,7 @@ def rows_of_other_slices(
         counted: the files (as `file_key`) that the stream has counted. Rows of others it will meet itself.
     """
     table = group.quarantine.table
-    if not group.entrance.sliced or not table.exists():
+    if not group.sources.sliced or not table.exists():
         return None
     text = literal(SLICE_COLUMN, NO_SLICE, pa.string())
     held = completed(table.stored(f"{SLICE_COLUMN} = {text} AND stage = '{SOURCE}' AND {group.refused}"))
@@ -63,12 +63,12 @@ def _elsewhere(group: BatchGroup, spout: nodes.SpoutNode, rows: pa.Table, slices
     lot = Lot(SOURCE, spout.stream, rows.filter(pa.array([s in own for s in rows["stream"].to_pylist()], pa.bool_())))
     if not lot.rows.num_rows:
         return []
-    schema = group.entrance.schema(spout)
+    schema = group.sources.schema(spout)
     try:
         check_readable(group.topology, lot, schema)
     except ReplayError:
         # Their texts cannot be read as rows: better twice to be seen than lost.
         return lot.rows[NUMBER].to_pylist()
-    frame = group.entrance.with_slice(spout, rows_of_source(group.spark, lot, spout, schema))
+    frame = group.sources.with_slice(spout, rows_of_source(group.spark, lot, spout, schema))
     today = frame.select(REPLAYED, SLICE_COLUMN).toArrow().to_pylist()
     return [row[REPLAYED] for row in today if row[SLICE_COLUMN] not in (NO_SLICE, *slices)]

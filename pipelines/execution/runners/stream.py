@@ -175,10 +175,10 @@ class StreamRunner:
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
         self._stop_after = max_batches
-        self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
+        self._group.sources.start_at(self._checkpoint.start, self._checkpoint.spark)
         self._claims = SameSources(self._group, self._checkpoint)
         self._claims.check()
-        frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
+        frame = self._group.sources.stream(self._group.spark, self._kept_from_windows())
         self._check_fields()
         # Not before: whoever is refused, and puts back what was lost, wants the attempts as they were.
         self._try_again()
@@ -214,7 +214,7 @@ class StreamRunner:
             self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
 
     def _check_fields(self) -> None:
-        taken, held = {**self._group.entrance.prelude.taken}, self._checkpoint.has_state
+        taken, held = {**self._group.sources.prelude.taken}, self._checkpoint.has_state
         if self._windows:
             taken, held = {**taken, **self._windows.whole_events}, held or self._windows.hold
         check_fields(self._checkpoint, self._group.name, taken, held=held)
@@ -246,7 +246,7 @@ class StreamRunner:
     def _named(self, error: Exception) -> TrideltaError:
         """Turn an error of Spark's outside our batch into one with what a reader needs of it."""
         known: TrideltaError | None = lake_fault(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
-        known = known or self._group.entrance.fault(error)
+        known = known or self._group.sources.fault(error)
         if known:
             return known
         text = str(error).split("JVM stacktrace")[0].strip().splitlines()
@@ -525,23 +525,23 @@ class StreamRunner:
         report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         seen = self._poison.seen() if skipped else -1
         kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id), plan)
-        if skipped and kept and not self._group.entrance.has_windows:
+        if skipped and kept and not self._group.sources.has_windows:
             return report
         if self._durable:
             self._durable.planned(batch_id)
         self._claims.check_planned(batch_id)
         if self._windows:
             self._windows.clear(txid)
-        entrance = self._group.entrance
-        taken = entrance.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
+        sources = self._group.sources
+        taken = sources.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
         files = frozenset[str]().union(*taken)
         position = Position(files, bytes_of(files), plan=plan)
         started = time.monotonic()
-        frame = frame.persist() if entrance.kept else frame
+        frame = frame.persist() if sources.kept else frame
         try:
-            frames = entrance.frames(frame, taken, txid)
+            frames = sources.frames(frame, taken, txid)
             if skipped:
-                if entrance.has_windows:
+                if sources.has_windows:
                     self._run_windows(txid, frames, seen)
                 if not kept:
                     self._keep_skipped(txid, frames, seen)
@@ -549,7 +549,7 @@ class StreamRunner:
                 report = self._attempts(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
         finally:
-            if entrance.kept:
+            if sources.kept:
                 frame.unpersist()
 
     def _expect_other_rows(self, txid: int, plan: str | None) -> None:
@@ -579,7 +579,7 @@ class StreamRunner:
         """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
         record = self._tracker.group().record(txid)
         assert record is not None
-        rows = None if record.in_windows else self._group.entrance.events(frames)
+        rows = None if record.in_windows else self._group.sources.events(frames)
         batch = Batch(self._scope, txid, record.attempt)
         self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
@@ -593,7 +593,7 @@ class StreamRunner:
             if self.forced.is_set():
                 raise _Drained
             try:
-                self._group.entrance.clocks(frames)
+                self._group.sources.clocks(frames)
                 return
             except PySparkException as error:
                 if self.forced.is_set():
@@ -633,7 +633,7 @@ class StreamRunner:
                 self._is_taken,
             )
         )
-        sources, clocks, tries = self._group.entrance.events(frames), None, 0
+        sources, clocks, tries = self._group.sources.events(frames), None, 0
         while True:
             batch = self._open(txid, sources, position.plan)
             structlog.contextvars.bind_contextvars(attempt=batch.attempt)
@@ -641,7 +641,7 @@ class StreamRunner:
             try:
                 if clocks is None:
                     # This also runs the windows to their end, which the state store demands even of a batch replayed.
-                    clocks = self._group.entrance.clocks(frames)
+                    clocks = self._group.sources.clocks(frames)
                 report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
                 if batch.attempt or txid in self._left_over:
                     self._poison.forget(txid)
@@ -655,7 +655,7 @@ class StreamRunner:
                 tries += 1
                 stream_batch.failed(batch, reason_of(error))
                 self._leave_if_forced(batch, error)
-                in_windows = clocks is None and self._group.entrance.has_windows
+                in_windows = clocks is None and self._group.sources.has_windows
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
 
@@ -679,10 +679,10 @@ class StreamRunner:
             return self._tracker.open(txid, plan=plan)
         except RefusedError as error:
             record, seen = error.record, self._poison_seen(txid)
-            if self._group.entrance.has_windows:
+            if self._group.sources.has_windows:
                 # Nobody knows where; if in the windows, whoever works them out again may die again.
                 self._tracker.keep_from_windows(txid)
-            rows = None if self._group.entrance.has_windows else sources
+            rows = None if self._group.sources.has_windows else sources
             batch = Batch(self._scope, txid, record.attempt)
             kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
@@ -697,7 +697,7 @@ class StreamRunner:
             DiskFullError, LostRowsError, MissingModuleError, StoreError: nothing is wrong with the batch.
             PoisonBatchError: no attempt is left, or the same rows can only fail again.
         """
-        fault = self._group.entrance.fault(error)
+        fault = self._group.sources.fault(error)
         if (outside := self._outside(error, batch.txid)) is not None:
             with suppress(StoreError):  # it may be what fails
                 self._tracker.withdraw(batch, reason_of(outside))
@@ -737,7 +737,7 @@ class StreamRunner:
 
     def _outside(self, error: Exception, txid: int) -> TrideltaError | None:
         """Return what an error comes from if not from the batch: a disk, a store, lost rows, a module that a worker lacks."""
-        fault = self._group.entrance.fault(error)
+        fault = self._group.sources.fault(error)
         outside: TrideltaError | None = lake_fault(error, str(self._group.lake.root), f"batch {txid} was written")
         outside = outside or missing_module(error, self._group.topology.name)
         return outside or (fault if isinstance(fault, LostRowsError) else None)
