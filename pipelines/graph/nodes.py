@@ -653,7 +653,7 @@ class ChannelSpoutNode(
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         """Return the channels' columns, followed through the part of the plan that runs in the stream itself."""
         origins: Lineage = {
-            name: tuple((edge.channel, name) for edge in self.source.edges if name in edge.fields)
+            name: tuple((read.channel, name) for read in self.source.inputs if name in read.fields)
             for name in self.source.fields
         }
         steps: dict[int, Lineage] = {}
@@ -671,13 +671,13 @@ class ChannelSpoutNode(
 class WindowNode(Node, by_tuple=False, asks=traits.NOTHING, alone="is a window, and the windows have moved on"):
     """A stateful operation over events or tuples: `operation` is its data, `key` the fields that part its windows.
 
-    `edges` are the origins whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
+    `origins` are the inputs whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
     """
 
     operation: Any
     context: Any
     key: tuple[str, ...] = ()
-    edges: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
     @property
