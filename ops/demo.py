@@ -258,11 +258,11 @@ def accounting(lake: Lake) -> None:
     """Print where every row went, and where the tables are."""
     committed = lake.state("departures").scan().num_rows
     try:
-        refused = lake.quarantine("flights").scan().to_pylist()
+        rejected = lake.quarantine("flights").scan().to_pylist()
     except UnknownStateError:
-        refused = []
-    rendering.say(f"\n{committed + len(refused):,} rows: {committed:,} committed, {len(refused):,} in quarantine")
-    for rule, rows in Counter(row["rule"] for row in refused).most_common():
+        rejected = []
+    rendering.say(f"\n{committed + len(rejected):,} rows: {committed:,} committed, {len(rejected):,} in quarantine")
+    for rule, rows in Counter(row["rule"] for row in rejected).most_common():
         rendering.say(f"  {rows:,} rejected by: {rule}")
     rendering.say("\nDelta tables:")
     for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):

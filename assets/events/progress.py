@@ -370,10 +370,10 @@ class Progress:
                 }
                 if failed:
                     metadata |= {"last_failed_txid": figures["last_failed"], "said": str(figures["said"])}
-                    metadata |= self._refused_rows(view, check, figures["last_failed"], figures.get("detail"))
+                    metadata |= self._failed_rows(view, check, figures["last_failed"], figures.get("detail"))
                 yield dg.AssetCheckEvaluation(**check.judged(not failed, metadata))
 
-    def _refused_rows(
+    def _failed_rows(
         self, view: FlowView, check: GateCheck, txid: int | None, detail: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return rows in quarantine, else those that the beats brought along."""
@@ -381,12 +381,12 @@ class Progress:
         with _guarded(view.name, f"quarantine/{view.name}"):
             rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
         rows = rows or failed_rows.of_detail(check.check, detail or {})
-        return failed_rows.refused_metadata(view, check, rows)
+        return failed_rows.failed_metadata(view, check, rows)
 
     def _of_refused(self, view: FlowView, refused: list[tuple[TaskStatus, GateCheck]]) -> Iterator[Event]:
         for task, check in refused:
             # The batch after the last one that came through.
-            rows = self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1)
+            rows = self._failed_rows(view, check, (task.txid if task.txid is not None else -1) + 1)
             said = {"action": check.check.action, "said": str(task.last_error), **rows}
             yield dg.AssetCheckEvaluation(**check.judged(False, said))
 

@@ -38,7 +38,7 @@ from pipelines.maintenance.old_files import (
     remove_old_state,
     remove_replaced,
 )
-from pipelines.maintenance.refused import old_rows
+from pipelines.maintenance.rejected import old_rows
 from pipelines.maintenance.report import CompactionReport
 from pipelines.places.location import Location
 from pipelines.state.lake import Lake, tables_in

@@ -385,7 +385,7 @@ class StateWriter(TableKeeper):
         tries = _TRIES if among else 1
 
         def whole(table: DeltaTable) -> pa.Table:
-            # Rows of quarantine may stay those of the batch that refused them.
+            # Rows of quarantine may stay those of the batch that rejected them.
             return self._complete(table, rows, -1, record.txid, told=among is not None)
 
         return self._write(whole, record, judge, where, tries)
@@ -408,7 +408,7 @@ class StateWriter(TableKeeper):
 
         return self._write(whole, record, judge)
 
-    def replace_refused(
+    def replace_rejected(
         self, rows: pa.Table, record: BatchRecord, app_id: str, txids: tuple[int, int], seen: int | None = None
     ) -> int:
         """Put `rows` (all columns of the table) in the place of those of some txids, in one commit. Quarantine only."""

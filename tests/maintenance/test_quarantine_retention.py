@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines.execution.batch.quarantine import quarantine_writer
 from pipelines.maintenance import compact
-from pipelines.maintenance.refused import Ages, TxidSpan, ages_file, let_go, old_rows
+from pipelines.maintenance.rejected import Ages, TxidSpan, ages_file, let_go, old_rows
 from pipelines.state import writer as writer_module
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import COLUMNS

@@ -122,7 +122,7 @@ class BatchGroup:
                 hint="end it with persistent_aggregate or partition_persist",
             )
         self.quarantine = quarantine_writer(lake, topology.name)
-        self.refused = rows_of(topology, self.name, [spout.stream for spout in spouts])
+        self.rejected = rows_of(topology, self.name, [spout.stream for spout in spouts])
         self.prepare(wait=wait)
         self.queries_states = any(
             isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
@@ -335,7 +335,7 @@ class BatchGroup:
         source = self.sources.with_slice(spout, source)
         self.first_gate = self.first_gate or self._first_gate(spout, source)
         if self.first_gate is not None:
-            source = self.first_gate.compiled.annotate(source, unless=F.expr(self.sources.refused))
+            source = self.first_gate.compiled.annotate(source, unless=F.expr(self.sources.rejected))
         return source.withColumn(HASH, F.expr(row_hash(self.sources.hashed(spout))))
 
     def _first_gate(self, spout: nodes.SpoutNode, source: DataFrame) -> FirstGate | None:
@@ -346,7 +346,7 @@ class BatchGroup:
         compiled = self.compiled_gate(children[0], source.select(*(f"`{name}`" for name in names)))
         if not compiled.by_rows_alone:
             return None
-        return FirstGate(compiled, tuple(compiled.metrics(unless=F.expr(self.sources.refused))))
+        return FirstGate(compiled, tuple(compiled.metrics(unless=F.expr(self.sources.rejected))))
 
     def compiled_gate(self, node: nodes.GateNode, frame: DataFrame) -> CompiledGate:
         """Return a gate compiled once for its schema: building it costs more than a small batch."""

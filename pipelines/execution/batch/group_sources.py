@@ -71,7 +71,7 @@ class GroupSources:
         return len(self.spouts) > 1 or bool(self.channels)
 
     @property
-    def refused(self) -> str:
+    def rejected(self) -> str:
         """Return whether the plan cannot take a row, as SQL over what `with_slice` gives."""
         no_slice = f" OR {SLICE_COLUMN} = '{NO_SLICE}'" if self.sliced else ""
         return f"({CORRUPT} IS NOT NULL{no_slice})"

@@ -88,7 +88,7 @@ class _Pass:
     slices: tuple[str, ...]
     positions: frozenset[str]
     results: dict[str, dict[str, pa.Table]]
-    refused: dict[str, pa.Table]
+    rejected: dict[str, pa.Table]
     counts: dict[str, tuple[int, frozenset[str]]]
     run: PlanRun
     clocks: dict[str, int]
@@ -322,9 +322,9 @@ class BoundedRunner:
             left_out = self._taken_in.get(slices[0], {})
             computed = [sink for sink in wave if sink.name not in left_out]
             results = {sink.name: _by_slice(to_arrow(with_hash(frames[sink.node.id]))) for sink in computed}
-            refused = run.quarantine({}) if last else None
-            refused_rows = _by_slice(refused.toArrow()) if refused else {}
-            return _Pass(slices, positions, results, refused_rows, counts, run, clocks, tuple(kept.values()), read)
+            rejected = run.quarantine({}) if last else None
+            rejected_rows = _by_slice(rejected.toArrow()) if rejected else {}
+            return _Pass(slices, positions, results, rejected_rows, counts, run, clocks, tuple(kept.values()), read)
         except Exception as error:
             run.close()
             for frame in kept.values():
@@ -340,9 +340,9 @@ class BoundedRunner:
 
         A map whose rows are made of what it holds keeps the version that it had then.
         """
-        folded, refused = self._folded(), self._group.quarantine.table
+        folded, quarantine = self._folded(), self._group.quarantine.table
         self._seen |= {sink.name: sink.table.version() for sink in wave if sink not in folded}
-        self._seen[NAME] = refused.version() if refused.exists() else -1
+        self._seen[NAME] = quarantine.version() if quarantine.exists() else -1
 
     def _counted_beyond(self, positions: frozenset[str]) -> frozenset[str]:
         """Return files that the stream has counted and that this pass did not read: new ones, or ones that are gone."""
@@ -373,7 +373,7 @@ class BoundedRunner:
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
         self._check_taken_in(work)
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
-        quarantined = self._commit_refused(work, frozenset().union(*streamed.values())) if last else {}
+        quarantined = self._commit_rejected(work, frozenset().union(*streamed.values())) if last else {}
         for slice_ in work.slices:
             # Committed in all states, and told: or not begun.
             with unbroken():
@@ -411,7 +411,7 @@ class BoundedRunner:
         )
 
     def _stays(self, blocked: dict[int, str]) -> bool:
-        """Return whether a slice stays in every state as it was: so do its refused rows, for what passes now is in none.
+        """Return whether a slice stays in every state as it was: so do its rejected rows, for what passes now is in none.
 
         Where a state stands before the gate that refuses the slice, quarantine goes with that state.
         """
@@ -446,7 +446,7 @@ class BoundedRunner:
 
         def write() -> int:
             if writer.declared.layout != MAP:
-                among = self._group.refused if record.group else None
+                among = self._group.rejected if record.group else None
                 return writer.replace_slice(given.rows, record, app_id, seen=seen, among=among)
             if self._group.sources.sliced:
                 return writer.merge_arrow(given.rows, record, app_id, seen=seen)
@@ -486,8 +486,8 @@ class BoundedRunner:
         own = f"{NAME}/{self._group.name}" if name == NAME else name
         return stream_id(self._group.topology.name, own, epoch)
 
-    def _commit_refused(self, work: _Pass, counted: frozenset[str]) -> dict[str, int]:
-        """Commit the refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice.
+    def _commit_rejected(self, work: _Pass, counted: frozenset[str]) -> dict[str, int]:
+        """Commit the rejected rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice.
 
         Those that had none and have one by now stay, unless it is one of the slices: no state counts them.
 
@@ -497,15 +497,15 @@ class BoundedRunner:
         writer = self._group.quarantine
         # A slice that a gate refuses stays as it was, and so do the rows that would be judged with it.
         going = [slice_ for slice_ in work.slices if not self._stays(work.run.refused_slices.get(slice_, {}))]
-        kept = rows_of_other_slices(self._group, work.refused.get(NO_SLICE), going, counted)
+        kept = rows_of_other_slices(self._group, work.rejected.get(NO_SLICE), going, counted)
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
             if self._stays(work.run.refused_slices.get(slice_, {})):
                 continue
-            rows = work.refused.get(slice_)
+            rows = work.rejected.get(slice_)
             if writer.table.exists() or rows is not None:
                 writer.prepare(table_columns())
-            if rows is None and not self._holds_refused(writer.table, slice_):
+            if rows is None and not self._holds_rejected(writer.table, slice_):
                 continue
             rows = writer.empty() if rows is None else of_group(rows, self._group.name)
             if slice_ == NO_SLICE and kept is not None:
@@ -518,7 +518,7 @@ class BoundedRunner:
         return done
 
     def _judged(self, quarantine: StateTable) -> frozenset[str]:
-        """Return the files (as `file_key`) up to the last batch that has refused rows.
+        """Return the files (as `file_key`) up to the last batch that has rejected rows.
 
         That may be long ago. None where the log of a Delta table no longer says: more is claimed then than the stream will read.
         """
@@ -527,9 +527,9 @@ class BoundedRunner:
         except (DeltaError, FileNotFoundError):
             return frozenset()
 
-    def _holds_refused(self, table: StateTable, slice_: str) -> bool:
+    def _holds_rejected(self, table: StateTable, slice_: str) -> bool:
         text = literal(SLICE_COLUMN, slice_, pa.string())
-        return table.exists() and table.count(f"{SLICE_COLUMN} = {text} AND {self._group.refused}") > 0
+        return table.exists() and table.count(f"{SLICE_COLUMN} = {text} AND {self._group.rejected}") > 0
 
 
 def _together(report: SliceReport, other: SliceReport) -> SliceReport:

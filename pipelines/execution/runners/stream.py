@@ -290,8 +290,8 @@ class StreamRunner:
         commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
         if self._group.quarantine.table.exists():
             # It may outlive the states, and a batch whose txid it knows in an epoch would leave no rows there.
-            refused = self._group.quarantine.table
-            commits += [(refused.name, commit) for commit in refused.commits.batches() if self._is_own(commit)]
+            quarantine = self._group.quarantine.table
+            commits += [(quarantine.name, commit) for commit in quarantine.commits.batches() if self._is_own(commit)]
         number = self._free_epoch()
         if not commits:
             if on_fresh == RESET:
@@ -309,7 +309,7 @@ class StreamRunner:
                 self._checkpoint.still_held()
                 # Before all: where the states are empty, nothing would say that what it leaves out is in none.
                 (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
-                # First: a reset that is cut off behind the states is not known as one, and their rows are refused once more.
+                # First: a reset that is cut off behind the states is not known as one, and their rows are rejected once more.
                 self._reset_quarantine(number)
                 for target in self._group.sinks:
                     record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
@@ -334,8 +334,8 @@ class StreamRunner:
         known = [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
         if not quarantine.table.exists():
             return max(known, default=0) + 1
-        refused = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
-        known += [commit.epoch or 0 for commit in refused]
+        own = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
+        known += [commit.epoch or 0 for commit in own]
         number = max(known, default=0) + 1
         # Delta keeps a transaction id for longer than the log keeps its commit.
         while quarantine.committed(stream_id(group.topology.name, f"{NAME}/{group.name}", number)) is not None:
@@ -364,7 +364,7 @@ class StreamRunner:
             writer.reset(record, app_id)
             return
         writer.prepare(table_columns())
-        writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.refused)
+        writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.rejected)
 
     def _refuse_newcomers(self) -> None:
         """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled."""
@@ -512,7 +512,7 @@ class StreamRunner:
             yield
 
     def _note_quarantine(self) -> None:
-        """Note the quarantine, which is made with the first row that is refused, in the middle of a stream."""
+        """Note the quarantine, which is made with the first row that is rejected, in the middle of a stream."""
         table = self._group.quarantine.table
         if not self._quarantine_noted and table.exists():
             self._belonging.note_on([table], also_new=True)

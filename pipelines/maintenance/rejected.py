@@ -1,6 +1,6 @@
-"""Quarantine: for how long refused rows stay.
+"""Quarantine: for how long rejected rows stay.
 
-A row names the batch that refused it, and that batch's commit says when. The commits are cleaned from the log long before
+A row names the batch that rejected it, and that batch's commit says when. The commits are cleaned from the log long before
 the rows are old, so what they say is written down beside the table, a line per day and run of txids. All batch groups of a flow
 write one quarantine, each with txids of its own: of a txid the latest commit counts, so a row may stay longer than it should,
 and never goes before its time.
@@ -49,7 +49,7 @@ class TxidSpan:
 
 @dataclass(frozen=True)
 class Ages:
-    """The times at which the rows of a quarantine were refused.
+    """The times at which the rows of a quarantine were rejected.
 
     Attributes:
         spans: of batches.
@@ -106,14 +106,14 @@ def ages_file(table: StateTable) -> Place:
 
 
 def old_rows(table: StateTable, days: float, now: datetime | None = None) -> str | None:
-    """Return the rows that were refused more than `days` ago, as a condition; None: there are none, as far as one can say."""
+    """Return the rows that were rejected more than `days` ago, as a condition; None: there are none, as far as one can say."""
     return Ages.of(table).older(_oldest(days, now))
 
 
 def let_go(
     table: StateTable, opened: DeltaTable, days: float | None, record: BatchRecord, now: datetime | None = None
 ) -> int:
-    """Delete the rows that were refused more than `days` ago (None: none), and write down when the others were.
+    """Delete the rows that were rejected more than `days` ago (None: none), and write down when the others were.
 
     The records of replays go with the same age.
 
