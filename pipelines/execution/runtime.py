@@ -54,7 +54,7 @@ class Runtime:
         spark: a classic session (`pipelines.spark_session()`).
         lake: where tables and checkpoints are.
         listeners: called around each commit (see `Listener`).
-        hooks: told a batch and stage what was emitted, received, committed, and what failed (see `Hook`).
+        hooks: called per batch and stage with what was emitted, received, committed, and what failed (see `Hook`).
         max_attempts: tries a batch before it is poison and the flow stops.
         lock_wait_seconds: how long to wait for another process that runs the same flow.
     """

@@ -199,7 +199,7 @@ def _classes(grouping: Grouping, windows: Iterable[tuple[int, int]]) -> list[set
             if between.repartition is not None and between.repartition.kind == nodes.IDENTITY:
                 _join(home, between.parents[0], child.id)
     for writer, reader in windows:
-        # Results of a window may be dealt anew, so a demand that the other side cannot meet does not reach it.
+        # Results of a window may be repartitioned, so a demand that the other side cannot meet does not reach it.
         if _agree(grouping, home[writer] | home[reader]):
             _join(home, writer, reader)
     return list({id(members): members for members in home.values()}.values())

@@ -159,7 +159,7 @@ def flows_in(lake: Lake) -> list[str]:
             if table.is_state():
                 names.add(table.declared.flow)
         except TrideltaError:
-            # Told by the round itself; the tables of other flows are compacted all the same.
+            # The round itself reports it; the tables of other flows are compacted all the same.
             continue
     return sorted(names)
 

@@ -36,7 +36,7 @@ def updated(step: Step) -> DataFrame:
     """Return what the updater made of the batch: `_op`, keys, values, outputs, and the hidden columns.
 
     The slices of a stream's batch come one after the other, in the order of their names, as in a backfill: each sees what those
-    before it have changed, and a key has one value in the end. Of a bounded run each slice is a pass of its own.
+    before it have changed, and a key has one value in the end. In a bounded run each slice is a pass of its own.
     """
     node = step.node
     tasks = [name for name in step.batch(partitioned=True) if name != SLICE_COLUMN]

@@ -109,7 +109,7 @@ class EventSource(Source):
 
         rows = self.inner.of_batch(frame, files)
         if not self.sliceable:
-            # Batches begin again with the numbers of the rows of a position. As a text: a number would be compiled anew.
+            # Batches begin again with the numbers of the rows of a position. As a text: a number would be compiled in each batch.
             rows = rows.withColumn(_BATCH, F.lit(str(txid)))
         return self._with_events(rows, files)
 

@@ -561,7 +561,7 @@ class ParquetFiles(FileSource):
     def _layout(self, file: str) -> Any:
         import pyarrow.lib
 
-        # Of what cannot be read here Spark says what is wrong.
+        # Where this cannot read a file, Spark says what is wrong with it.
         with suppress(pyarrow.lib.ArrowException, OSError):
             seen = parquet_columns(place_of(file))
             return tuple(seen.items()) if self._missing(seen, file) else None

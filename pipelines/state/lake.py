@@ -95,7 +95,7 @@ class Lake:
         return self._existing(self.table(self.channel_path(name), name), self.channels)
 
     def tables_of(self, flow: str) -> Iterator[StateTable]:
-        """Yield the states and channels that a flow has written. Whose a damaged one is cannot be told."""
+        """Yield the states and channels that a flow has written. Whose a damaged one is, is unknown."""
         return (table for table in self.tables() if table.flow == flow)
 
     def tables(self) -> Iterator[StateTable]:

@@ -127,7 +127,7 @@ class Arrays(ABC):
             parts.append(made)
             rows = rows.slice(size)
         made, windows, changed = self._run(windows, rows, clock)
-        # Of several steps all windows may have changed.
+        # After several steps any window may have changed.
         return (pa.concat_tables([*parts, made]), windows, None) if parts else (made, windows, changed)
 
     def _until(self, behind: int | None, windows: pa.Table | None, rows: pa.Table, clock: int) -> int:

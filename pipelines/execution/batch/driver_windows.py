@@ -187,7 +187,7 @@ class DriverWindows:
 
     def _remove_all(self, checkpoint: Checkpoint) -> None:
         for name in self._files.names():
-            # Of a run that has taken this one's place they are all that its windows hold.
+            # They are all that the windows of a run hold that has taken this one's place.
             checkpoint.still_held()
             self._files.remove(name)
         checkpoint.still_held()

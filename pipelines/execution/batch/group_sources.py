@@ -48,7 +48,7 @@ class GroupSources:
         spouts: the group's spout nodes, at least one.
 
     Attributes:
-        prelude: what the part of the plan that runs in the stream itself has told when `stream` made it.
+        prelude: what the part of the plan that runs in the stream itself reported when `stream` made it.
     """
 
     def __init__(self, spouts: tuple[nodes.SpoutNode, ...]) -> None:

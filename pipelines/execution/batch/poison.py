@@ -78,7 +78,7 @@ class PoisonRows:
     ) -> None:
         """Put the rows of a batch that is left out into quarantine, to which they did not come when it failed.
 
-        Where the source cannot be read they are in it alone, which whoever skipped the batch was told.
+        Where the source cannot be read they are in it alone: whoever skipped the batch got a message about that.
 
         Raises:
             BatchError, DiskFullError, StoreError: quarantine does not take them.
@@ -104,7 +104,7 @@ class PoisonRows:
         """Return whether the rows of a poison batch came to quarantine, where a replay may have taken them since.
 
         Args:
-            planned: when the batch was. Of one that is older than the log nobody knows, so nothing is to be done.
+            planned: when the batch was planned. Nothing is known of one that is older than the log, so nothing is to be done.
             plan: its digest: rows of another plan are not those of the batch. Earlier releases have not kept it.
         """
         table = self._group.quarantine.table

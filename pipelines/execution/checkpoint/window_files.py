@@ -267,7 +267,7 @@ class _Read:
 
 
 States = tuple[WindowContent, ...]
-"""Of each window of a query, in the order of the query."""
+"""The content of each window of a query, in the order of the query."""
 Between = Callable[[int, pa.Table], pa.Table]
 """Makes the rows of the next window of the results of one, by its number."""
 
@@ -314,7 +314,7 @@ class WindowFiles:
         # Who runs the flow by itself knows of no version: what it leaves is still of the last one that was deployed.
         self._version = definition.version
         self._empty: States = (EMPTY,) * len(windows)
-        # What the last batch has left need not be read again. Of a state: the files below, and the bytes of all.
+        # What the last batch has left need not be read again. Per state: the files below it, and the bytes of all.
         self._last: tuple[StateRef, States] | None = None
         self._below: dict[StateRef, tuple[list[StateRef], int]] = {}
 

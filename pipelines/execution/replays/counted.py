@@ -109,7 +109,7 @@ class Counted:
         self._checkpoint, self._drops = checkpoint, drops
 
     def judged_since(self, stored: str, time: datetime) -> bool:
-        """Return whether a backfill has judged the rows anew that quarantine holds under a slice, since a time."""
+        """Return whether a backfill has judged the rows that quarantine holds under a slice again, since a time."""
         at = self._quarantine.replaced.get(stored)
         return at is not None and at > time
 

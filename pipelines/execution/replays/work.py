@@ -327,7 +327,7 @@ class Work:
         return pa.Table.from_pylist(kept, schema=pa.schema({**names, REPLAYED: pa.int64()}))
 
     def _judged_since(self, record: Record) -> Replaced:
-        """Return what backfills and resets have put into quarantine anew since the replay was written down."""
+        """Return what backfills and resets have put into quarantine since the replay was written down."""
         fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
         if fresh is None:
             seen = f"its log no longer tells what came behind version {record.versions[NAME]}"

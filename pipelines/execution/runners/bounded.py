@@ -375,7 +375,7 @@ class BoundedRunner:
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
         quarantined = self._commit_rejected(work, frozenset().union(*streamed.values())) if last else {}
         for slice_ in work.slices:
-            # Committed in all states, and told: or not begun.
+            # Committed in all states and reported, or not begun.
             with unbroken():
                 report = self._commit_everywhere(work, slice_, wave, streamed, quarantined.get(slice_, 0))
                 if self._on_slice and len(self._group.waves) == 1:

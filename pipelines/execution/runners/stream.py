@@ -318,7 +318,7 @@ class StreamRunner:
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
 
     def _refuse_readers(self) -> None:
-        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again."""
+        """Refuse to begin again before queries that go on behind this one's channels, whose tables hold all that comes again."""
         topology = self._group.topology
         channels = {sink.name for sink in self._group.sinks if sink.is_channel}
         readers = set().union(*(of for channel, of in readers_of(topology).items() if channel in channels))
@@ -390,7 +390,7 @@ class StreamRunner:
             if record.gates in (None, self._group.gates):
                 continue
             attempt = self._kept_attempts().get(f"{self._group.name}/{epoch.number}").get(record.txid)
-            # Of one that is left out no rows are judged, nor of one that quarantine has, too.
+            # No rows are judged of a batch that is left out, nor of one that quarantine has as well.
             left_out = attempt is not None and attempt.state is BatchState.SKIPPED
             if not left_out and not self._all_have(epoch, record.txid):
                 raise ChangedGateError(self._group.topology.name, self._group.name, record.txid, sink.name)
@@ -569,7 +569,7 @@ class StreamRunner:
             tracked.recall(txid)
         for other in tracked.planned_otherwise(txid, plan):
             seen = self._poison_seen(txid)
-            # Of a lease of the registry only the put of a record tells. Behind it whoever takes it over comes behind `seen`.
+            # Only the put of a record shows whether a lease of the registry is held. Who takes it over later comes behind `seen`.
             tracked.confirm(other)
             self._poison.release(other, seen)
             tracked.plan_again(other, plan if other == txid else GONE)

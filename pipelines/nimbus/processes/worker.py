@@ -395,7 +395,7 @@ class WorkerProcess:
         return time.monotonic() - self._ending_since
 
     def _stuck(self, seconds: float) -> list[str]:
-        """Return the names of the tasks whose queries have been told to stop in mid-batch, and have not for so long."""
+        """Return the names of the tasks whose queries were asked to stop in mid-batch, and have not for so long."""
         return sorted(task.name for task in self._tasks.values() if task.stopping_seconds > seconds)
 
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
@@ -415,7 +415,7 @@ class WorkerProcess:
                 task.force()
         else:
             if task.figures.state != DRAINING:
-                # It was placed anew and stays as it is: the next drain has its time.
+                # It was placed again and stays as it is: the next drain has its time.
                 task.revision = revision
             task.want(flow.standing.accepting)
         drained = task.figures.state == DRAINING and key in self._rebalanced
@@ -630,7 +630,7 @@ class SparkNeeds:
 
     Attributes:
         conf: Its settings.
-        cores: Of a cluster, unless its settings say so; else 0.
+        cores: How many cores of a cluster; 0: none, or the settings say it.
     """
 
     master: str
@@ -650,7 +650,7 @@ def spark_needs_of(flows: Iterable[DeployedFlow]) -> SparkNeeds:
     if len(_applications(here)) > 1:
         # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
         own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
-    # One that names another than a flow beside it is told so by the leader, and placed again only when they agree.
+    # Where two flows name different ones, the leader reports that, and places them again only when they agree.
     standing = sorted(own, key=lambda flow: (flow.scratch, flow.serial))
     master = next((flow.settings["master"] for flow in standing if flow.settings.get("master")), own_master())
     conf: dict[str, object] = {}

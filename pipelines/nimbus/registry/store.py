@@ -264,7 +264,7 @@ def _insert(connection: Connection, table: Table) -> Any:
 
 def _parsed(url: str) -> URL:
     try:
-        # What is no UTF-8 names no database, and could not be told either.
+        # What is no UTF-8 names no database, and no message could show it.
         url.encode()
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -296,7 +296,7 @@ def _check_file(url: URL) -> None:
 def _sqlite(url: URL, busy_seconds: float) -> Engine:
     file = Path(str(url.database)).absolute()
     file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    # What cannot be made is told by the database. Files beside it have its mode.
+    # The database reports what cannot be made. Files beside it have its mode.
     with suppress(OSError):
         private_file(file)
     engine = create_engine(url, connect_args={"timeout": busy_seconds})
