@@ -576,7 +576,9 @@ class StateWriter(TableKeeper):
 
         return self._commit(write, judge, tries)
 
-    def _complete(self, table: DeltaTable, rows: pa.Table, txid: int, since: int, *, own_txids: bool = False) -> pa.Table:
+    def _complete(
+        self, table: DeltaTable, rows: pa.Table, txid: int, since: int, *, own_txids: bool = False
+    ) -> pa.Table:
         """Return all columns of the table: rows of `txid`, in the generation of `since`.
 
         Args:
