@@ -253,7 +253,7 @@ class FlowView:
         """Report what a commit has written: all of it, or one slice.
 
         Args:
-            slice_: The slice; one that is no partition of the flow is told in the metadata alone.
+            slice_: The slice; one that is no partition of the flow is named in the metadata alone.
             metadata: With `delta_version`.
         """
         known = slice_ is not None and self.partitions is not None and self.partitions.has_partition_key(slice_)

@@ -41,7 +41,7 @@ class Registered:
     """A registry with hosts that beat and flows without places."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock, self.store = Clock(), Store(f"sqlite:///{folder}/registry.db")
+        self.clock, self.store = Clock(), Store.migrated(f"sqlite:///{folder}/registry.db")
         self.places = Places(self.store, clock=self.clock)
         self.leader = Leader(self.store, NimbusSettings(folder), "supervisor:bench", clock=self.clock)
         self.beat(0)

@@ -32,12 +32,12 @@ def main(root: str) -> list[dict[str, Any]]:
     runtime.catch_up(topology)
     print("counted:", lake.state("shop_sales").scan().to_pylist())
     for row in lake.quarantine("sales").scan().to_pylist():
-        print("refused:", row["row"], "because", row["reason"])
+        print("rejected:", row["row"], "because", row["reason"])
 
     _write(folder / "1.json", [{"day": "2026-01-01", "shop": "a", "n": 3}, {"day": "2026-01-02", "shop": "a", "n": 5}])
     runtime.backfill(topology, ["2026-01-02"])
     result = lake.state("shop_sales").scan().to_pylist()
-    print("after the backfill of 2026-01-02:", result, "refused:", lake.quarantine("sales").scan().num_rows)
+    print("after the backfill of 2026-01-02:", result, "rejected:", lake.quarantine("sales").scan().num_rows)
     return result
 
 

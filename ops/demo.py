@@ -64,8 +64,8 @@ STREAM = "flights"
 def counted(lake: Lake, spec: FlowSpec, settings: FlowSettings) -> int:
     """Count the flights that earlier runs of a flow have accounted for."""
     topology = spec.topology(settings)
-    entrance = next(spout for spout in topology.spouts if spout.stream == STREAM)
-    behind = [node for node in topology.graph.descendants(entrance.id) if isinstance(node, nodes.PersistNode)]
+    spout = next(spout for spout in topology.spouts if spout.stream == STREAM)
+    behind = [node for node in topology.graph.descendants(spout.id) if isinstance(node, nodes.PersistNode)]
     table = lake.written_by(next(node for node in behind if not isinstance(node, nodes.LatePersistNode)))
     batches = table.commits.batches() if table.exists() else []
     return sum(batch.record.received for batch in batches if batch.record is not None)
@@ -258,11 +258,11 @@ def accounting(lake: Lake) -> None:
     """Print where every row went, and where the tables are."""
     committed = lake.state("departures").scan().num_rows
     try:
-        refused = lake.quarantine("flights").scan().to_pylist()
+        rejected = lake.quarantine("flights").scan().to_pylist()
     except UnknownStateError:
-        refused = []
-    rendering.say(f"\n{committed + len(refused):,} rows: {committed:,} committed, {len(refused):,} in quarantine")
-    for rule, rows in Counter(row["rule"] for row in refused).most_common():
+        rejected = []
+    rendering.say(f"\n{committed + len(rejected):,} rows: {committed:,} committed, {len(rejected):,} in quarantine")
+    for rule, rows in Counter(row["rule"] for row in rejected).most_common():
         rendering.say(f"  {rows:,} rejected by: {rule}")
     rendering.say("\nDelta tables:")
     for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):

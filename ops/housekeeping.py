@@ -38,7 +38,7 @@ def run_round(
     Args:
         dry_run: Change nothing; count what would go.
         compacts: Also compact the tables of every flow, without Spark.
-        compacts_files: Of those flows at least that were deployed from a file.
+        compacts_files: Compact those of flows at least that were deployed from a file.
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in
@@ -88,7 +88,7 @@ def _registry(url: str) -> Iterator[RegistryWork | None]:
     from pipelines.nimbus.registry.store import Store
 
     try:
-        store = Store(url, migrate=False)
+        store = Store(url)
     except NoTablesError:
         yield None
         return

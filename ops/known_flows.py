@@ -52,7 +52,7 @@ def deployed_files(registry: str) -> dict[str, DeployedFlow]:
 
     try:
         # Whoever only looks makes no tables: a restore may be at work.
-        with closing(Store(registry, migrate=False)) as store:
+        with closing(Store(registry)) as store:
             deployed = Registry(store).flows()
     except NoTablesError:
         return {}

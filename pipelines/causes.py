@@ -62,7 +62,7 @@ def causes(error: BaseException) -> list[Cause]:
     while seen is not None and len(found) < _DEEPEST:
         thrown = getattr(seen, "java_exception", None) or getattr(seen, "_origin", None)
         found += [_of_python(seen)] if thrown is None else _of_java(thrown)
-        # Of an error that Spark's query keeps only the cause is a Java exception.
+        # Where Spark's query keeps an error, only its cause is a Java exception.
         kept = getattr(seen, "_cause", None) if thrown is None else None
         before = None if seen.__suppress_context__ else seen.__context__
         seen = seen.__cause__ or (kept if isinstance(kept, BaseException) else before)
@@ -79,7 +79,7 @@ def raised_in_worker(text: str) -> Cause | None:
     """Return the exception of a Python worker's traceback, with all that follows as its text.
 
     Its class stands where the frames end, and only there is it looked for: further lines of its message may look like the
-    end of another traceback. Of several tracebacks it is the first, whose exception the later ones come from.
+    end of another traceback. Where there are several tracebacks it is the first, whose exception the later ones come from.
 
     Args:
         text: what a `PYTHON_WORKER` says.

@@ -16,7 +16,7 @@ from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError,
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
-# What it warns of (a text that it takes for a command) is refused, and told by the error.
+# What it warns of (a text that it takes for a command) is refused, and the error says why.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 ENGINE_COLUMNS: Final = (

@@ -83,7 +83,7 @@ class ProcessIdentity:
         """Return what this process, the leader of a session, has left in it at its end; nothing where that is not sure.
 
         The kernel gives its number to no other process while the session has one. So all of them are its own if one is: one that
-        began while it was alive, or all if its zombie is still there. Of a session whose processes all began later nobody can
+        began while it was alive, or all if its zombie is still there. Where all processes of a session began later, nobody can
         say: the number may be another's meanwhile, which has left something too, as a daemon does.
 
         Args:
@@ -140,7 +140,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
     return None if fields is None else (fields[0], _ticks(fields))
 
 
-# Of the fields behind a process' name.
+# Places among the fields behind a process' name.
 _SESSION, _BEGAN = 3, 19
 
 

@@ -164,7 +164,7 @@ def refusal_of(error: OSError | ValueError, path: str) -> FileAccessError:
 
 @contextmanager
 def told(path: str) -> Iterator[None]:
-    """Turn errors of a file or folder into the engine's; a full disk is told by whoever knows what is lost by it."""
+    """Turn errors of a file or folder into the engine's; a full disk is reported by the caller, who knows what is lost by it."""
     try:
         yield
     except OSError as error:

@@ -78,7 +78,7 @@ def test_urls_that_are_no_registry(url: str, tmp_path: Path) -> None:
         other.execute("INSERT INTO alembic_version VALUES ('nobody')")
     other.close()
     with pytest.raises(RegistryError) as caught:
-        Store(url.replace("{tmp}", str(tmp_path)), busy_seconds=1)
+        Store.migrated(url.replace("{tmp}", str(tmp_path)), busy_seconds=1)
     plain(caught.value)
 
 

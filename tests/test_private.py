@@ -94,7 +94,7 @@ def test_a_secret_in_a_long_text_is_masked() -> None:
 )
 def test_a_refused_registry_is_told_without_its_password(url: str) -> None:
     with pytest.raises(RegistryError) as refused:
-        Store(url)
+        Store.migrated(url)
     seen: BaseException | None = refused.value
     while seen is not None:
         assert SECRET not in str(seen) + repr(vars(seen))
@@ -249,7 +249,7 @@ def test_the_registry_is_its_users_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         file = tmp_path / "nimbus" / "registry.db"
-        store = Store(f"sqlite:///{file}")
+        store = Store.migrated(f"sqlite:///{file}")
         with store.read():
             assert {mode(one) for one in file.parent.iterdir()} == {0o600}
         store.close()

@@ -136,7 +136,7 @@ def quarantine_links(view: FlowView, gate_check: GateCheck) -> dict[str, Any]:
     }
 
 
-def refused_metadata(view: FlowView, gate_check: GateCheck, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def failed_metadata(view: FlowView, gate_check: GateCheck, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a gate's check that does not hold shows; on a warning all rows stayed in the flow."""
     shown: dict[str, Any] = {"failed_rows": table(rows)} if rows else {}
     return shown if gate_check.check.action == "warn" else {**shown, **quarantine_links(view, gate_check)}

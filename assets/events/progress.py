@@ -4,7 +4,7 @@ A flow whose batches have not come forward costs nothing but the look at the reg
 off their log files, one file per commit; the rows of all commits since the last look are one materialization per table and slice.
 
 A look is short, and tells no more than Dagster writes in a moment. Where more flows have come forward than that, those that
-waited longest come first, and the others' batches are told together by one of the next looks; trouble is told at once.
+waited longest come first, and the others' batches are reported together by one of the next looks; trouble is reported at once.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ DRAWING_SECONDS = 0.15
 """Seconds of a look that may go into plots; among flows that waited equally long, those longest without one come first."""
 
 ALIVE_SECONDS = 6.0
-"""Times the number of deployed flows: how often the check `alive` is told of one that comes forward and is well. Its verdict is
-what it was, so of a hundred flows each is told every ten minutes; a few are told at every look."""
+"""Times the number of deployed flows: how often the check `alive` is reported for one that comes forward and is well. The
+verdict stays the same, so with a hundred flows each is reported every ten minutes; with a few, at every look."""
 
 SETTLES_SECONDS = RUNS_WITHIN + 20.0
 """After a new version: the run that deploys it waits so long, and behind its materialization an older verdict counts no more."""
@@ -68,15 +68,15 @@ class SeenFlow:
         id: The submission; another one begins again.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.
-        committed_at: When these were committed: a table that is made anew has another commit at that version, or none.
+        committed_at: When these were committed: a table that is created again has another commit at that version, or none.
         checks: By query and check: how many batches and failures were reported, and of which process (its pid).
         wrong: What was wrong, by kind.
         unread: By table that could not be read: why.
         looks: the last looks at which it had come forward: lag in seconds, and rows per second.
         drawn_at: When its tables had plots last, in seconds since 1970.
-        told_at: When all that it had done was told last.
-        alive_at: When the check `alive` was told last.
-        settles_at: When the run that has deployed this version is over, and behind it the check is told once more; 0: it was.
+        told_at: When all that it had done was reported last.
+        alive_at: When the check `alive` was reported last.
+        settles_at: When the run that has deployed this version is over, and the check is reported once more after it; 0: it was.
     """
 
     id: str = ""
@@ -158,7 +158,7 @@ class Progress:
                 events.append(registered(name, None))
             del self._seen[name]
         known = [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]
-        # Before any limit: what a flow writes from now on is told, however long that waits.
+        # Before any limit: what a flow writes from now on is reported, however long that waits.
         for view, flow in known:
             events += self._begin(view, flow, now)
         self._left, self._until = self._most, time.perf_counter() + LOOK_SECONDS
@@ -190,7 +190,7 @@ class Progress:
     def _begin(self, view: FlowView, flow: FlowStatus, now: float) -> list[dg.AssetMaterialization]:
         seen, made = self._seen.get(view.name), []
         if seen is None or seen.id != flow.id:
-            # Removed and submitted again since the last look: what its life before has written was not told to its end.
+            # Removed and submitted again since the last look: not all that its life before has written was reported.
             made = self._last_of_tables(view, now) if seen is not None else []
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
@@ -225,7 +225,7 @@ class Progress:
         if moved:
             yield from self._of_checks(view, flow, seen)
             seen.mark, seen.told_at = mark, now
-        # Told until it can be read again: a look that has no turn for the flow reads nothing.
+        # Reported until it can be read again: a look that has no turn for the flow reads nothing.
         unread = {f"{name}: unread": f"its tables cannot be read: {name}: {why}" for name, why in seen.unread.items()}
         faults, refused = trouble(flow, now) | unread, _refused(view, flow)
         # A check that refuses what failed before for another cause is a fault more.
@@ -267,7 +267,7 @@ class Progress:
     def _before(self, view: FlowView, name: str, submitted_at: float) -> int:
         """Return the last version of before the submission: what the table held then was reported by whoever wrote it.
 
-        The first batch may end before the first look. Where the cursor was lost, no more than MOST_COMMITS are told again.
+        The first batch may end before the first look. Where the cursor was lost, no more than MOST_COMMITS are reported again.
         """
         path = view.table(self._lake, name).path
         found = versions(path)[-MOST_COMMITS:]
@@ -277,7 +277,7 @@ class Progress:
     def _next(self, view: FlowView, name: str, seen: SeenFlow) -> int:
         """Return the version behind which to read on.
 
-        Another one than the last where the log was cleaned meanwhile, or the table made anew.
+        Not the last one where the log was cleaned meanwhile, or the table was created again.
         """
         path, version = view.table(self._lake, name).path, seen.tables.get(name, -1)
         if name in seen.committed_at and _committed_at(path, version) not in (0.0, seen.committed_at[name]):
@@ -370,10 +370,10 @@ class Progress:
                 }
                 if failed:
                     metadata |= {"last_failed_txid": figures["last_failed"], "said": str(figures["said"])}
-                    metadata |= self._refused_rows(view, check, figures["last_failed"], figures.get("detail"))
+                    metadata |= self._failed_rows(view, check, figures["last_failed"], figures.get("detail"))
                 yield dg.AssetCheckEvaluation(**check.judged(not failed, metadata))
 
-    def _refused_rows(
+    def _failed_rows(
         self, view: FlowView, check: GateCheck, txid: int | None, detail: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return rows in quarantine, else those that the beats brought along."""
@@ -381,12 +381,12 @@ class Progress:
         with _guarded(view.name, f"quarantine/{view.name}"):
             rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
         rows = rows or failed_rows.of_detail(check.check, detail or {})
-        return failed_rows.refused_metadata(view, check, rows)
+        return failed_rows.failed_metadata(view, check, rows)
 
     def _of_refused(self, view: FlowView, refused: list[tuple[TaskStatus, GateCheck]]) -> Iterator[Event]:
         for task, check in refused:
             # The batch after the last one that came through.
-            rows = self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1)
+            rows = self._failed_rows(view, check, (task.txid if task.txid is not None else -1) + 1)
             said = {"action": check.check.action, "said": str(task.last_error), **rows}
             yield dg.AssetCheckEvaluation(**check.judged(False, said))
 

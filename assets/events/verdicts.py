@@ -113,7 +113,7 @@ class GateVerdict:
             more = len(self.failed) - LISTED
             text = markdown.table(["where", "rows", "unexpected"], self.failed[:LISTED])
             shown["where"] = dg.MetadataValue.md(text + (f"\n\nand {more} more" if more > 0 else ""))
-            shown |= failed_rows.refused_metadata(self.view, self.check, self.failed_rows)
+            shown |= failed_rows.failed_metadata(self.view, self.check, self.failed_rows)
         return shown if self.page is None else {**shown, "page": dg.MetadataValue.path(str(self.page))}
 
     @cached_property
@@ -130,8 +130,8 @@ class GateVerdict:
         """Return the check as the page of results shows it."""
         check, said = self.check.check, ", ".join(str(failure["where"]) for failure in self.failed[:LISTED])
         name = f"{self.check.gate}: {check.name}"
-        refused = self.failed_rows
-        return Checked(name, check.written, check.action, not self.failed, self.rows, self.unexpected, said, refused)
+        failed = self.failed_rows
+        return Checked(name, check.written, check.action, not self.failed, self.rows, self.unexpected, said, failed)
 
     def result(self) -> dg.AssetCheckResult:
         """Return the result for the step that owns the check; in a run of one partition Dagster takes it for that one's."""

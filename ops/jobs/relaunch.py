@@ -134,7 +134,7 @@ def _of_flow(
         known = partitions_of(instance, key, view.partitions)
         under_way |= known.running | asked.get(key, set())
         made = made_slices(table)
-        # A table whose slices cannot be told, and one of late events, which has no more than came late.
+        # Not a table whose slices are unknown, nor one of late events, which has no more than came late.
         if made is not None and not isinstance(node, nodes.LatePersistNode):
             for slice_ in (name for name in slices if name not in made):
                 was.setdefault(slice_, (MISSING, f"not in {table.name}"))

@@ -149,7 +149,7 @@ class PreloadedRuns:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 request = self._runs.pop(pid)
-                # A run that has failed exits with 0: it has told so itself.
+                # A run that has failed exits with 0: it has reported that itself.
                 if code := os.waitstatus_to_exitcode(status):
                     self._report(request, code)
         # Not waited for: one that hangs must not keep the next run from being forked.

@@ -24,7 +24,7 @@ def plus(a: Any, b: Any) -> Any:
 
 BIGINT: Final = 2**63
 DIGITS: Final = 38
-"""Of a decimal, behind the point included."""
+"""A decimal has so many at most, those behind the point included."""
 
 
 class TotalError(ArithmeticError):

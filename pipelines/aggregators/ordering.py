@@ -87,7 +87,7 @@ def freeze(value: Any) -> Any:
     if isinstance(value, float):
         return ("NaN", float) if value != value else value
     if isinstance(value, Mapping):
-        # Of a map in any order of its entries; the names of a struct's fields are in one anyway.
+        # A map may have its entries in any order; the names of a struct's fields are in one anyway.
         by = None if all(type(key) is str for key in value) else order_key
         return tuple((freeze(key), freeze(value[key])) for key in sorted(value, key=by))
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value

@@ -22,7 +22,7 @@ class Rows(list[dict[str, Any]]):
 
 
 class Accumulator(ABC):
-    """One aggregator at work in one window: told of each event that comes and goes, in the order of arrival.
+    """One aggregator at work in one window. It sees each event that comes and goes, in the order of arrival.
 
     Attributes:
         fields: what `evicted` reads of an event: these fields, or None for all of it. Nothing else of an event is stored.

@@ -54,7 +54,7 @@ class Runtime:
         spark: a classic session (`pipelines.spark_session()`).
         lake: where tables and checkpoints are.
         listeners: called around each commit (see `Listener`).
-        hooks: told a batch and stage what was emitted, received, committed, and what failed (see `Hook`).
+        hooks: called per batch and stage with what was emitted, received, committed, and what failed (see `Hook`).
         max_attempts: tries a batch before it is poison and the flow stops.
         lock_wait_seconds: how long to wait for another process that runs the same flow.
     """
@@ -229,7 +229,7 @@ class Runtime:
         check_places(self.spark, self.lake, topology)
         with bounded_folder(self.lake.root, topology.name) as channels:
             groups = self._groups(topology, self.lake.with_channels(channels))
-            if any(group.entrance.channels or group.windows for group in groups):
+            if any(group.sources.channels or group.windows for group in groups):
                 _refuse_beside_stream(topology, groups)
             reports = [self._bounded(group, [UNSLICED], None) for group in groups]
         return _merged(topology.name, [UNSLICED], reports)

@@ -20,7 +20,7 @@ from pipelines.flowmix.schemas import MEETING, Way, by_stream, conflict, union
 from pipelines.flowmix.stream import FlowStream
 from pipelines.graph import events, nodes
 from pipelines.graph.types import nullable
-from pipelines.sources.channels import ChannelSource, Edge
+from pipelines.sources.channels import ChannelInput, ChannelSource
 from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.trident.topology import TridentTopology
 
@@ -45,11 +45,11 @@ class _FlowCompiler:
     def __init__(self, flow: Flow, *, ordered: bool) -> None:
         self._flow, self._ordered = flow, ordered
         self._topology = TridentTopology(flow.name, flow.description)
-        self._edges: dict[Feed, Edge] = {}
+        self._inputs: dict[Feed, ChannelInput] = {}
 
     def compile(self) -> TridentTopology:
         for stream in self._flow.in_order:
-            _StreamCompiler(self._topology, self._flow, stream, self._edges, ordered=self._ordered).compile()
+            _StreamCompiler(self._topology, self._flow, stream, self._inputs, ordered=self._ordered).compile()
         if self._flow.windows == BATCH:
             self._topology.on_channels = self._on_channels
         return self._topology
@@ -68,11 +68,11 @@ class _StreamCompiler:
         topology: TridentTopology,
         flow: Flow,
         stream: StreamDefinition,
-        edges: dict[Feed, Edge],
+        inputs: dict[Feed, ChannelInput],
         *,
         ordered: bool,
     ) -> None:
-        self._topology, self._flow, self._stream, self._edges = topology, flow, stream, edges
+        self._topology, self._flow, self._stream, self._inputs = topology, flow, stream, inputs
         self._queries = 0
         self._counted = False
         self._steps = QuerySteps(topology, topology.graph, flow, stream, ordered=ordered)
@@ -81,7 +81,7 @@ class _StreamCompiler:
         stream = self._stream
         start = 0
         if stream.source is None:
-            self._begin([self._edges[feed] for feed in stream.feeds])
+            self._begin([self._inputs[feed] for feed in stream.feeds])
         else:
             self._from_source()
             if windows := self._in_batch():
@@ -98,7 +98,7 @@ class _StreamCompiler:
                 for index in range(start):
                     self._leave(index)
                 inbox = self._cut(start)
-                self._begin([inbox, *(self._edges[feed] for feed in stream.feeds)])
+                self._begin([inbox, *(self._inputs[feed] for feed in stream.feeds)])
         self._rest(start)
 
     def _rest(self, index: int) -> None:
@@ -160,7 +160,7 @@ class _StreamCompiler:
         for path, target in enumerate(operation.routes):
             feed = next(f for f in self._flow.streams[target].feeds if (f.stream, f.operation, f.path) == (
                 self._stream.name, index, path))  # fmt: skip
-            self._edges[feed] = self._steps.send(index, path, self._channel(target), numbered=self._numbered)
+            self._inputs[feed] = self._steps.send(index, path, self._channel(target), numbered=self._numbered)
         self._steps.step(index)
 
     # --- queries ----------------------------------------------------------------------------------------------------
@@ -179,25 +179,25 @@ class _StreamCompiler:
             nodes.SpoutNode, stream.name, types, fields=source.fields, source=source, slice_by=stream.slice_by
         )
 
-    def _begin(self, edges: list[Edge]) -> None:
+    def _begin(self, inputs: list[ChannelInput]) -> None:
         self._queries += 1
         stream = self._stream
         name = stream.name if stream.source is None and self._queries == 1 else f"{stream.name}__{self._queries}"
-        ways: list[Way] = [(edge.origin, dict(edge.types)) for edge in edges]
+        ways: list[Way] = [(one.origin, dict(one.types)) for one in inputs]
         if problem := conflict(ways):
             raise FlowError(self._flow.name, problem, stream=stream.name, at=stream.at, hint=MEETING)
         # What lies in a table may be null in all its parts.
         sent = known(self._flow, stream, union(sent for _, sent in ways), stream.at)
         types = {name: nullable(kind) for name, kind in sent.items()}
         ddl = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
-        source = ChannelSource(edges, ddl, ticks=self._flow.clock == PROCESSING)
-        if not edges[0].own or len(edges) > 1:  # a channel between two queries of the stream changes nothing
+        source = ChannelSource(inputs, ddl, ticks=self._flow.clock == PROCESSING)
+        if not inputs[0].own or len(inputs) > 1:  # a channel between two queries of the stream changes nothing
             self._steps.sides = by_stream(ways)
         self._steps.begin(
             nodes.ChannelSpoutNode, name, types, fields=source.fields, source=source, schema=source.schema
         )
 
-    def _cut(self, index: int) -> Edge:
+    def _cut(self, index: int) -> ChannelInput:
         """Return a channel of the stream's own in front of operation `index`."""
         return self._steps.channel(self._channel(self._stream.name), index, numbered=self._numbered)
 

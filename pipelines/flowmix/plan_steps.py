@@ -25,7 +25,7 @@ from pipelines.flowmix.schemas import after, require_fields, several_fields, sid
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import storable
-from pipelines.sources.channels import Edge
+from pipelines.sources.channels import ChannelInput
 from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.state.kinds import ROWS
 from pipelines.trident.functions import ColumnFunction, RowFunction
@@ -57,7 +57,7 @@ def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: objec
 
 
 class NodeChain:
-    """Nodes one after the other in a graph, from an entrance; `types` are the fields of the last one."""
+    """Nodes one after the other in a graph, from a spout; `types` are the fields of the last one."""
 
     def __init__(self, flow: Flow, stream: StreamDefinition, graph: nodes.Graph, node: int, types: Types) -> None:
         self.flow, self.stream, self.graph, self.node, self.types = flow, stream, graph, node, types
@@ -156,13 +156,13 @@ class NodeChain:
 
     def _windows(self, operation: ops.Stateful, index: int) -> None:
         self.prune(operation, index)
-        self._window(nodes.WindowNode, operation, index, edges=self._edges())
+        self._window(nodes.WindowNode, operation, index, origins=self._origins())
 
-    def _edges(self) -> tuple[str, ...]:
+    def _origins(self) -> tuple[str, ...]:
         # The first windows hear the channels' watermark rows, those behind it the first ones'.
-        entrance: Any = next(iter(self.graph))
+        spout: Any = next(iter(self.graph))
         first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
-        return entrance.source.channels if first else ("",)
+        return spout.source.channels if first else ("",)
 
     def _window(self, kind: type[nodes.WindowNode], operation: ops.Stateful, index: int, **more: Any) -> None:
         self.types, self.pruned = self.after(operation), False
@@ -243,8 +243,8 @@ class QuerySteps(NodeChain):
         graph = nodes.Graph()
         spout = self._spout
         own = {"name": spout.name, "stream": spout.stream, "source": spout.source}
-        entrance = graph.new(nodes.SpoutNode, at=spout.at, fields=spout.fields, **own)
-        chain = NodeChain(self.flow, self.stream, graph, entrance.id, self.types)
+        inner = graph.new(nodes.SpoutNode, at=spout.at, fields=spout.fields, **own)
+        chain = NodeChain(self.flow, self.stream, graph, inner.id, self.types)
         chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
             chain.step(index)
@@ -302,7 +302,7 @@ class QuerySteps(NodeChain):
         self._topology.claim_state(name)
         chain.add(kind, at, fields=fields, inputs=fields, state=DeltaState(name, layout=ROWS))
 
-    def send(self, index: int, path: int, channel: str, *, numbered: bool) -> Edge:
+    def send(self, index: int, path: int, channel: str, *, numbered: bool) -> ChannelInput:
         """Send what has come so far along one path of operation `index`, into a channel."""
         operation = self.stream.operations[index]
         chain = self.branch()
@@ -317,7 +317,7 @@ class QuerySteps(NodeChain):
 
         chain.order_as(sent, "send", operation.at)
         self._into(chain, channel, operation.at)
-        return Edge(self.stream.name, channel, numbered, chain.shown)
+        return ChannelInput(self.stream.name, channel, numbered, chain.shown)
 
     def window_in_batch(self, index: int, channel: str) -> None:
         """Add the windows of operation `index`, over the events that are in time; the late ones go to their table.
@@ -329,21 +329,21 @@ class QuerySteps(NodeChain):
         assert isinstance(operation, ops.Stateful)
         self.prune(operation, index)
         if self._on_time:
-            self._window(nodes.BatchWindowNode, operation, index, edges=("",), channel=channel, behind=True)
+            self._window(nodes.BatchWindowNode, operation, index, origins=("",), channel=channel, behind=True)
             return
         self.add(nodes.OnTimeNode, operation.at, channel=channel)
         self._keep_late(channel, operation.at)
         delay = self.stream.delay * 1000
-        self._window(nodes.BatchWindowNode, operation, index, edges=(self.stream.name,), channel=channel, delay=delay)
+        self._window(nodes.BatchWindowNode, operation, index, origins=(self.stream.name,), channel=channel, delay=delay)
         self._on_time = True
 
-    def channel(self, name: str, index: int, *, numbered: bool) -> Edge:
+    def channel(self, name: str, index: int, *, numbered: bool) -> ChannelInput:
         """End the query in a channel of the stream's own, in front of operation `index`."""
         operation = self.stream.operations[index] if index < len(self.stream.operations) else None
         if isinstance(operation, ops.Stateful):
             self.prune(operation, index)
         self._into(self.branch(), name, operation.at if operation else self.stream.at)
-        return Edge(self.stream.name, name, numbered, self.shown, own=True)
+        return ChannelInput(self.stream.name, name, numbered, self.shown, own=True)
 
     def _into(self, chain: NodeChain, channel: str, at: nodes.CodeLocation) -> None:
         delay = 0

@@ -108,7 +108,7 @@ def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
 def sides_behind(operation: Operation, sides: Mapping[str, Schema | None]) -> Mapping[str, Schema | None]:
     """Return what each side has behind an operation. What says the fields that it makes, makes them of either side's events.
 
-    Of an `each` without a schema nobody knows: those that came.
+    What an `each` without a schema makes is unknown: the fields stay those that came.
     """
     says = isinstance(operation, Compute) or (isinstance(operation, Each) and bool(operation.schema))
     return {} if says else sides

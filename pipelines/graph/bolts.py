@@ -199,7 +199,7 @@ def _classes(grouping: Grouping, windows: Iterable[tuple[int, int]]) -> list[set
             if between.repartition is not None and between.repartition.kind == nodes.IDENTITY:
                 _join(home, between.parents[0], child.id)
     for writer, reader in windows:
-        # Results of a window may be dealt anew, so a demand that the other side cannot meet does not reach it.
+        # Results of a window may be repartitioned, so a demand that the other side cannot meet does not reach it.
         if _agree(grouping, home[writer] | home[reader]):
             _join(home, writer, reader)
     return list({id(members): members for members in home.values()}.values())
@@ -239,7 +239,7 @@ class Bolt:
 
 @dataclass(frozen=True)
 class Spout:
-    """An entrance of tuples: `spout-<stream>`, of a query `spout-<query><n>` (rule 3.7). `node` is the user's node."""
+    """A spout of the plan: `spout-<stream>`, of a query `spout-<query><n>` (rule 3.7). `node` is the user's node."""
 
     name: str
     node: int
@@ -458,12 +458,12 @@ def _all_awaited(awaited: Sequence[set[int]], place: int) -> set[int]:
 
 
 def _batch_group(name: str, members: list[nodes.Node]) -> SpoutGroup:
-    entrances = [node for node in members if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)]
+    spouts = [node for node in members if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)]
     return SpoutGroup(
         name,
-        distinct(node.stream for node in entrances),
+        distinct(node.stream for node in spouts),
         tuple(node.id for node in members),
-        any(isinstance(node, nodes.QuerySpoutNode) for node in entrances),
+        any(isinstance(node, nodes.QuerySpoutNode) for node in spouts),
     )
 
 

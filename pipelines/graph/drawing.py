@@ -23,7 +23,7 @@ def to_mermaid(topology: HasGraph) -> str:
     """Return the flowchart of a topology, left to right: its operations, as they are grouped into bolts.
 
     Spouts are rounded, bolts are boxes around the operations that run without a repartition between them, gates are
-    diamonds, entrances of queries slanted. A state is a cylinder in the bolt that holds it; what a query reads is a
+    diamonds, spouts of queries slanted. A state is a cylinder in the bolt that holds it; what a query reads is a
     dashed edge. A repartition is the text on an edge. More than one task is said behind the name. A channel is a cylinder
     too, with an edge to the stream that reads it, and what runs in that stream itself, its windows, is in a box behind it.
     """

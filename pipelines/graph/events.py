@@ -1,6 +1,6 @@
 """The columns that an event carries beside its fields, in frames and in channel tables.
 
-A row without an id is no event but a watermark row: nothing older than its clock comes on that edge any more.
+A row without an id is no event but a watermark row: nothing older than its clock comes from that origin any more.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _what(node: nodes.AggregateNode | nodes.PersistNode) -> str:
 
 
 def _complete_queries(graph: nodes.Graph, growing: Growing) -> None:
-    """Let each query's last stream meet the entrance's return address in one task of the batch (rule 3.8)."""
+    """Let each query's last stream meet its spout's return address in one task of the batch (rule 3.8)."""
     for members in components(graph):
         spouts = [
             node for node in map(graph.__getitem__, members) if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
@@ -172,17 +172,15 @@ def _complete_queries(graph: nodes.Graph, growing: Growing) -> None:
         queries = [spout for spout in spouts if isinstance(spout, nodes.QuerySpoutNode)]
         if not queries:
             continue
-        entrance = queries[0]
+        query = queries[0]
         if len(spouts) > 1:
-            raise MixedSpoutsError(
-                "build", entrance.stream, [spout.stream for spout in spouts if spout is not entrance]
-            )
-        address = growing.add(entrance, "return info", growing.operations[growing.output[entrance.id]].parents)
+            raise MixedSpoutsError("build", query.stream, [spout.stream for spout in spouts if spout is not query])
+        address = growing.add(query, "return info", growing.operations[growing.output[query.id]].parents)
         sides = (
-            growing.repartition(entrance, address, nodes.BATCH_GLOBAL),
-            growing.repartition(entrance, growing.output[members[-1]], nodes.BATCH_GLOBAL),
+            growing.repartition(query, address, nodes.BATCH_GLOBAL),
+            growing.repartition(query, growing.output[members[-1]], nodes.BATCH_GLOBAL),
         )
-        growing.add(entrance, "answer", sides)
+        growing.add(query, "answer", sides)
 
 
 def components(graph: nodes.Graph) -> list[tuple[int, ...]]:

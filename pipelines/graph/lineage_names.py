@@ -30,7 +30,7 @@ def datasets_of(
     """Return what a spout reads, by the names that column lineage has for it: its stream, or the channels.
 
     Args:
-        read: by stream the datasets of the sources as the batch group reads them (`Entrance.datasets`).
+        read: by stream the datasets of the sources as the batch group reads them (`GroupSources.datasets`).
     """
     if isinstance(spout, nodes.ChannelSpoutNode):
         return {name: (dataset_of(lake.channel_path(name)),) for name in spout.reads}

@@ -184,7 +184,7 @@ class SpoutNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.REPLAYAB
 class QuerySpoutNode(
     Node, by_tuple=False, asks=traits.NOTHING, alone="is the entrance of a query, which has been answered"
 ):
-    """The entrance of a query stream: the arguments of a query, `schema` as DDL."""
+    """The spout of a query stream: the arguments of a query, `schema` as DDL."""
 
     stream: str
     schema: str
@@ -194,9 +194,9 @@ class QuerySpoutNode(
         return f"query {self.stream}"
 
     def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
-        """Let the entrance give the arguments and where to send the answer; the stream goes on with the arguments alone."""
-        entrance = growing.add(self, QUERY_SPOUT, above, self.label, spout=True)
-        return growing.add(self, "arguments", (entrance,), hint=self.hint, resources=self.resources)
+        """Let the spout give the arguments and where to send the answer; the stream goes on with the arguments alone."""
+        spout = growing.add(self, QUERY_SPOUT, above, self.label, spout=True)
+        return growing.add(self, "arguments", (spout,), hint=self.hint, resources=self.resources)
 
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         return {name: ((self.stream, name),) for name in self.fields}
@@ -647,13 +647,13 @@ class ChannelSpoutNode(
 
     @property
     def steps(self) -> tuple[Node, ...]:
-        """The operations of the prelude, without its entrance."""
+        """The operations of the prelude, without its spout."""
         return tuple(node for node in self.prelude or () if node.parents)
 
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         """Return the channels' columns, followed through the part of the plan that runs in the stream itself."""
         origins: Lineage = {
-            name: tuple((edge.channel, name) for edge in self.source.edges if name in edge.fields)
+            name: tuple((read.channel, name) for read in self.source.inputs if name in read.fields)
             for name in self.source.fields
         }
         steps: dict[int, Lineage] = {}
@@ -671,13 +671,13 @@ class ChannelSpoutNode(
 class WindowNode(Node, by_tuple=False, asks=traits.NOTHING, alone="is a window, and the windows have moved on"):
     """A stateful operation over events or tuples: `operation` is its data, `key` the fields that part its windows.
 
-    `edges` are the origins whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
+    `origins` are the inputs whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
     """
 
     operation: Any
     context: Any
     key: tuple[str, ...] = ()
-    edges: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
     @property

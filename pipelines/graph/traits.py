@@ -43,7 +43,7 @@ IN_TASKS = Asks(task=True, order=True, passes=Passes.NONE)
 """The tuples of each task, in order."""
 
 AsksOf = Asks | Callable[[Any], Asks]
-"""What a class of nodes asks; or what one of them asks, by what it was told."""
+"""What a class of nodes asks; or what one of them asks, computed from its own fields."""
 
 REPLAYABLE = ""
 """A tuple that comes alone, and later than those that it came with, is treated as it would have been."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ReadingProgress:
     """The progress of a channel's readers.
 
     Attributes:
@@ -42,7 +42,7 @@ class Taken:
     needed: int | None
 
 
-def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) -> Taken:
+def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) -> ReadingProgress:
     """Return how far the readers have come.
 
     Args:
@@ -54,13 +54,13 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
     positions = [position for reader in readers for position in _positions(reader, str(opened.metadata().id))]
     # Before its first batch is finished a reader may ask for any version: what it has begun with stands nowhere.
     if len(positions) < number if number is not None else any(not reader.finished_batches() for reader in readers):
-        return Taken(0, 0)
+        return ReadingProgress(0, 0)
     if not positions:
-        return Taken(0, None)
+        return ReadingProgress(0, None)
     # One version more than asked for: the next one may not be there yet.
     needed = max(0, min(opened.version(), *(version for version, _ in positions)) - 1)
     whole = len(positions) == number and not any(starting for _, starting in positions)
-    return Taken(min(version for version, _ in positions) if whole else 0, needed)
+    return ReadingProgress(min(version for version, _ in positions) if whole else 0, needed)
 
 
 def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
@@ -106,7 +106,7 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
     """Return the txid below which all readers have had the batches of a channel for so many hours; None: no batch.
 
     Args:
-        before: `Taken.before`.
+        before: `ReadingProgress.before`.
         hours: how long rows stay at least.
     """
     oldest = datetime.now(UTC) - timedelta(hours=hours)

@@ -21,7 +21,7 @@ from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
-from pipelines.maintenance import channels, refused, retention
+from pipelines.maintenance import channels, rejected, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, fold_arrow, fold_spark, merge
 from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
@@ -82,8 +82,8 @@ def compact(
         spark: a session; None if no table needs one (large states, tables of rows).
         lake: where the tables are.
         flow: the topology or its name.
-        keep: how long states stay readable, channels keep rows that all their readers have taken, and refused rows
-            stay; how long to wait for a backfill or another compaction. None: a week, and refused rows for good. Channels
+        keep: how long states stay readable, channels keep rows that all their readers have taken, and rejected rows
+            stay; how long to wait for a backfill or another compaction. None: a week, and rejected rows for good. Channels
             of a flow given by its name alone keep their rows: its readers are not known.
         open_generations: generations to leave as they are, the one that the stream writes included; None: 1 while a
             stream runs, and 0, everything that is committed, while none does.
@@ -259,7 +259,7 @@ class _Compaction:
         if table.path == self.lake.quarantine_path(self.flow):
             with self._between_batches():
                 opened = self._opened(table)
-                done.rows_let_go = refused.let_go(table, opened, self.kept.quarantine_days, self._record(table))
+                done.rows_let_go = rejected.let_go(table, opened, self.kept.quarantine_days, self._record(table))
         if table.path.parent != self.lake.channel_path("any").parent:
             return None
         asked = self.readers.get(table.name)

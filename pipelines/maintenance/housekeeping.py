@@ -38,7 +38,7 @@ from pipelines.maintenance.old_files import (
     remove_old_state,
     remove_replaced,
 )
-from pipelines.maintenance.refused import old_rows
+from pipelines.maintenance.rejected import old_rows
 from pipelines.maintenance.report import CompactionReport
 from pipelines.places.location import Location
 from pipelines.state.lake import Lake, tables_in
@@ -159,7 +159,7 @@ def flows_in(lake: Lake) -> list[str]:
             if table.is_state():
                 names.add(table.declared.flow)
         except TrideltaError:
-            # Told by the round itself; the tables of other flows are compacted all the same.
+            # The round itself reports it; the tables of other flows are compacted all the same.
             continue
     return sorted(names)
 

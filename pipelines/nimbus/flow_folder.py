@@ -174,7 +174,7 @@ class _WatchedFlow:
 
     Attributes:
         file: The file as it was deployed.
-        awaited: What is to be told once it is so: started, changed or stopped; empty: the flow runs.
+        awaited: The event to report once it has happened: started, changed or stopped; empty: the flow runs.
         version: Its version; 0 for one that an earlier watch has deployed.
         former: What ran before, while a change has not shown that it can run.
         problem: What the registry says against it since before it was deployed.

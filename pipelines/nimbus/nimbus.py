@@ -81,7 +81,8 @@ class Nimbus:
         self, store_url: str, lake: Lake, *, settings: NimbusSettings | None = None, migrate: bool = True
     ) -> None:
         self.lake = lake
-        self.store, self.settings = Store(store_url, migrate=migrate), settings or NimbusSettings.from_environment()
+        self.store = Store.migrated(store_url) if migrate else Store(store_url)
+        self.settings = settings or NimbusSettings.from_environment()
         self.registry, self.places = Registry(self.store), Places(self.store)
         self._cluster = Cluster(self.store, self.settings)
 
@@ -259,7 +260,7 @@ class Nimbus:
         asked = {name: value for name, value in (settings or {}).items() if name not in REMOVED_SETTINGS}
         request = Request(workers, dict(parallelism or {}), asked)
         current = self.registry.flow(flow)
-        # Of a table all entries together: one threshold is bound by others.
+        # All entries of a table together: one threshold is bound by others.
         both = merged(current.settings, asked)
         flow_settings.check_settings(flow, {name: both[name] for name in asked})
         for name in asked.keys() & PROTECTED_SETTINGS:
@@ -311,7 +312,7 @@ class Nimbus:
         reached: dict[str, Callable[[FlowStatus], bool]] = {
             # What a change asks for is due first: until the leader has looked, the queries run on as before.
             "running": lambda now: now.running and now.status == Status.ACTIVE and not (now.waits and not now.problem),
-            # Of one whose beats cannot be read nobody knows.
+            # Unknown for a flow whose beats cannot be read.
             "stopped": lambda now: now.stopped and not (now.problem and not now.tasks),
             "batch": lambda now: self._finished(now) > start,
             "gone": lambda _: False,

@@ -54,7 +54,7 @@ class NimbusSettings:
         warm: Whether a supervisor keeps an application up that runs no flow and takes requests: runs of Dagster then need not
             start a Spark of their own.
         standby: Whether a supervisor keeps a Spark up that takes the place of a worker that dies or restarts.
-        stop_seconds: How long a worker may take to end once it is told to; then it is killed. So long, but 5 s at least, a query
+        stop_seconds: How long a worker may take to end once it is asked to; then it is killed. So long, but 5 s at least, a query
             that is stopped in mid-batch may take before its worker restarts, and the flows beside it may drain for that.
         back_off_seconds: The longest pause between two starts of a worker that dies again and again.
     """

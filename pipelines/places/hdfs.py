@@ -30,7 +30,7 @@ _OWN = re.compile(r"(^|/)\.[^/]+\.(draft|versions)(/|$)")
 # A version goes so many seconds after the next one came. Who takes longer between reading a version and replacing it may meet a
 # name that was taken once and is free again, so half of this is as long as a swap may take.
 _KEPT_SECONDS = 120.0
-# Of a file that is replaced while it is read.
+# How often a file is read that is replaced while it is read.
 _TRIES = 100
 # A draft that is older was left by a writer that was killed. One that only stood still writes another.
 _DRAFT_SECONDS = 24 * 3600.0

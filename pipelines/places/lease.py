@@ -1,6 +1,6 @@
 """A lease: a file in a store that one process holds at a time, on any host.
 
-A store has no locks. The holder's file says who it is, and is put anew every few seconds; each put replaces the file that was
+A store has no locks. The holder's file says who it is, and is put again every few seconds; each put replaces the file that was
 there before it (`FileStore.compare_and_swap`), so two never think that they hold it for longer than a lease lasts. No clocks are
 compared: who waits watches the file, and takes it over when it has seen it unchanged for a lease's time by its own clock. A
 holder on the same kernel that has ended is not waited for.
@@ -27,14 +27,14 @@ from pipelines.places.store import Stored, StoreError, now
 from pipelines.processes import ProcessIdentity, boot_id
 
 SECONDS = 20.0
-"""How long a lease lasts that is not put anew."""
+"""How long a lease lasts that is not renewed."""
 _BEATS = 5
-"""So many times per lease it is put anew."""
+"""So many times per lease it is renewed."""
 _POLL_SECONDS = 0.3
 
 _watched: dict[Location, tuple[str, float]] = {}
 """By file that another process holds: what tells its content from the next one, and since when this process has seen that. A
-task of a deployed flow waits for a few seconds and tries again later: no try may begin to watch anew."""
+task of a deployed flow waits for a few seconds and tries again later: no try may begin to watch from the start."""
 
 
 class LeaseLostError(TrideltaError):
@@ -115,7 +115,7 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
     Args:
         flow: for messages.
         wait_seconds: how long to wait for another holder.
-        seconds: how long it lasts unless it is put anew.
+        seconds: how long it lasts unless it is renewed.
     """
     id_ = uuid4().hex
     lease = FileLease(file, flow, id_, _taken(file, flow, id_, wait_seconds, seconds), seconds)

@@ -87,7 +87,7 @@ class FileStore(ABC):
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> str | None:
-        """Put a file where there is none. Return its tag; None: there is one, which stays. Of several writers one succeeds."""
+        """Put a file where there is none. Return its tag; None: there is one, which stays. One of several writers succeeds."""
 
     @abstractmethod
     def compare_and_swap(self, key: str, data: bytes, tag: str) -> str | None:

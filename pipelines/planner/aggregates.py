@@ -22,7 +22,7 @@ from pipelines.aggregators.calls import taking
 from pipelines.aggregators.folds import General
 from pipelines.graph.nodes import Aggregation
 from pipelines.planner.partitioning import arrival
-from pipelines.planner.passes import Chain, Groups, PartialPass, WholePass
+from pipelines.planner.passes import Chain, PartialPass, ValuesByKey, WholePass
 from pipelines.planner.step import ORDER, TASK, Step, column, columns, hidden, type_of
 from pipelines.planner.values import Row, RowsOut, Where, plain_columns, plain_rows
 from pipelines.spark.arrow_frame import all_nullable
@@ -313,7 +313,7 @@ class ReducePass:
     all_tasks: tuple[int, int] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        general, groups = General(str(self.reducer), self.outputs), Groups()
+        general, groups = General(str(self.reducer), self.outputs), ValuesByKey()
         out = RowsOut(self.schema, self.where, self.keys)
         leading = 3 if self.group else 2
         execute = [taking(self.reducer.execute, leading, width) for width in self.inputs]

@@ -122,7 +122,7 @@ class Compiler:
         """Return a parent's frame, its tuples in the tasks that the node has.
 
         A repartition in front of bolts of different parallelism deals to the most of them; of a broadcast's copies each
-        task takes its own. What is dealt anew stays where it is.
+        task takes its own. What the node itself deals stays where it is.
         """
         above, frame = self._graph[parent], self._frames[parent]
         tasks, before = self._tasks[node.id], self._tasks[parent]

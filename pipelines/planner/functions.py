@@ -254,7 +254,7 @@ def from_spark(types: Sequence[T.DataType]) -> Convert | None:
 def to_spark(types: Sequence[str]) -> Convert | None:
     """Convert a row that a function gave to what Spark takes for these types; None if it is that.
 
-    Of a value of another class than the type's own Spark makes null, or the name of a Java object, without a word.
+    Without it Spark makes null, or the name of a Java object, of a value of another class than the type's own, without a word.
     """
     return to_plain(tuple(text_of(type_of(text)) for text in types), as_text, _zoned)
 

@@ -53,7 +53,7 @@ class Chain:
             yield (*key, *chain.from_iterable(rows))
 
 
-class Groups:
+class ValuesByKey:
     """Values by key. Keys that Spark groups together are one."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class PartialPass:
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        folds, groups = self.chain.folds(), Groups()
+        folds, groups = self.chain.folds(), ValuesByKey()
         inputs = [at for _, at, _ in self.chain.aggregators]
         for batch in batches:
             _add_all(self.chain, folds, inputs, groups, batch)
@@ -99,7 +99,7 @@ class PartialPass:
                 yield from self._out(folds, groups)
         yield from self._out(folds, groups)
 
-    def _out(self, folds: list[Fold], groups: Groups) -> Iterator[pa.RecordBatch]:
+    def _out(self, folds: list[Fold], groups: ValuesByKey) -> Iterator[pa.RecordBatch]:
         out = RowsOut(self.schema, self.chain.where, self.chain.keys)
         for key, values in groups.found.values():
             out.add((*key, *values))
@@ -120,7 +120,7 @@ class WholePass:
     partial: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        chain, folds, groups = self.chain, self.chain.folds(), Groups()
+        chain, folds, groups = self.chain, self.chain.folds(), ValuesByKey()
         out = RowsOut(self.schema, chain.where, chain.keys)
         early = len(folds) == 1 and folds[0].rows_early
         inputs = [at for _, at, _ in chain.aggregators]
@@ -139,7 +139,7 @@ class WholePass:
         self,
         folds: list[Fold],
         inputs: Sequence[Sequence[int]],
-        groups: Groups,
+        groups: ValuesByKey,
         batch: pa.RecordBatch,
         out: RowsOut | None = None,
     ) -> None:
@@ -162,7 +162,7 @@ def _add_all(
     chain: Chain,
     folds: list[Fold],
     inputs: Sequence[Sequence[int]],
-    groups: Groups,
+    groups: ValuesByKey,
     batch: pa.RecordBatch,
     out: RowsOut | None = None,
 ) -> None:
@@ -187,7 +187,7 @@ def _add_all(
                 out.add((*key, *made))
 
 
-def _merge_all(chain: Chain, folds: list[Fold], groups: Groups, batch: pa.RecordBatch) -> None:
+def _merge_all(chain: Chain, folds: list[Fold], groups: ValuesByKey, batch: pa.RecordBatch) -> None:
     """Take in a batch's partial values."""
     partials = plain_rows(batch, range(chain.keys, chain.keys + len(folds)))
     seeds = _seeds(chain, batch)
@@ -203,7 +203,7 @@ def _merge_all(chain: Chain, folds: list[Fold], groups: Groups, batch: pa.Record
                 raise chain.where.error(f"failed to combine {values[at]!r} and {row[at]!r}", error) from error
 
 
-def _started(chain: Chain, folds: list[Fold], groups: Groups, look: Any, key: Row) -> list[Any]:
+def _started(chain: Chain, folds: list[Fold], groups: ValuesByKey, look: Any, key: Row) -> list[Any]:
     held = groups.found.get(look)
     if held is not None:
         return held[1]

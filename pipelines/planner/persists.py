@@ -36,7 +36,7 @@ from pipelines.planner.aggregates import (
     with_keys,
 )
 from pipelines.planner.joins import same
-from pipelines.planner.passes import Chain, Groups, WholePass
+from pipelines.planner.passes import Chain, ValuesByKey, WholePass
 from pipelines.planner.step import ORDER, TASK, Context, Step, column, columns, hidden
 from pipelines.planner.updaters import EMIT, OP, output_column, updated
 from pipelines.planner.values import Row, RowsOut, plain_rows
@@ -171,7 +171,7 @@ class StatePass:
     stored: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        folds, groups = self.chain.folds(), Groups()
+        folds, groups = self.chain.folds(), ValuesByKey()
         whole = WholePass(self.chain, self.schema, partial=self.partial)
         inputs = [at for _, at, _ in self.chain.aggregators]
         before: dict[Any, Row] = {}

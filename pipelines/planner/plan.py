@@ -130,7 +130,7 @@ class TopologyPlan:
 
 
 def answer_node(graph: nodes.Graph, query_id: int) -> nodes.Node:
-    """Return the node whose rows answer a query: the last one defined behind its entrance (Trident rule 3.8)."""
+    """Return the node whose rows answer a query: the last one defined behind its spout (Trident rule 3.8)."""
     return graph.descendants(query_id)[-1]
 
 

@@ -16,7 +16,7 @@ from pipelines.graph import nodes
 from pipelines.planner.aggregates import arrow, by_key, in_workers, nullable
 from pipelines.planner.joins import same
 from pipelines.planner.partitioning import arrival
-from pipelines.planner.passes import Groups
+from pipelines.planner.passes import ValuesByKey
 from pipelines.planner.plain.queries import check_columns, fixed_view
 from pipelines.planner.step import (
     BUILT_IN_QUERIES,
@@ -160,7 +160,7 @@ class QueryPass:
     outputs: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        groups, held, count = Groups(), [], 0
+        groups, held, count = ValuesByKey(), [], 0
         for batch in batches:
             arguments = plain_rows(batch, self.inputs)
             for number, ((look, key), row) in enumerate(zip(groups.keyed(batch, self.keys), arguments, strict=True)):

@@ -38,7 +38,7 @@ class Context(Protocol):
     `map_base(node) -> DataFrame | None` (keys and stored values of a map state as they were before the batch),
     `base_view(node) -> StateView | None` (the same, to be opened in the workers for a state updater),
     `emitted(node) -> DataFrame | None` (what an updater emitted, kept since its state was committed),
-    `takes(node, types)` (told what a window of the stream itself takes in),
+    `takes(node, types)` (called with what a window of the stream itself takes in),
     `view(name) -> StateView` (a state for a query function; else it is opened at the version of `state`) and
     `checked: bool` (the start's dry plan has checked what was written, so a batch need not).
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField
 from pipelines.aggregators.calls import emitted
 from pipelines.planner.aggregates import arrow, by_key, in_workers, with_keys
 from pipelines.planner.partitioning import arrival
-from pipelines.planner.passes import Groups
+from pipelines.planner.passes import ValuesByKey
 from pipelines.planner.step import ORDER, Step, column, columns, type_of
 from pipelines.planner.values import Row, RowsOut, Where, plain_rows
 from pipelines.state.schema import SLICE_COLUMN
@@ -36,7 +36,7 @@ def updated(step: Step) -> DataFrame:
     """Return what the updater made of the batch: `_op`, keys, values, outputs, and the hidden columns.
 
     The slices of a stream's batch come one after the other, in the order of their names, as in a backfill: each sees what those
-    before it have changed, and a key has one value in the end. Of a bounded run each slice is a pass of its own.
+    before it have changed, and a key has one value in the end. In a bounded run each slice is a pass of its own.
     """
     node = step.node
     tasks = [name for name in step.batch(partitioned=True) if name != SLICE_COLUMN]
@@ -102,7 +102,7 @@ class UpdatePass:
     outputs: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        groups = Groups()
+        groups = ValuesByKey()
         for batch in batches:
             rows = plain_rows(batch, range(self.keys, self.keys + self.inputs))
             for (look, key), row in zip(groups.keyed(batch, self.keys), rows, strict=True):

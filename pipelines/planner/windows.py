@@ -63,7 +63,7 @@ def _windowed(node: nodes.WindowNode, frame: DataFrame, context: Context) -> Dat
     results, taken = (to_arrow_schema(fields, timezone="UTC") for fields in (schema, frame.schema))
     in_arrays = fits(node.operation, node.context, taken)
     where = f"{node.label} (defined at {node.at})"
-    make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
+    make = BucketMaker(node.operation, node.context, node.origins, results, in_arrays=in_arrays, where=where)
     packed = (
         _bucketed(node, frame, left_out=_not_wanted(node) if in_arrays else set())
         .mapInArrow(Pack(BUCKETS), PACKED)

@@ -210,7 +210,7 @@ def _default_name(check: Check) -> str:
 def _check(action: Action, expectation: Any, name: str, kwargs: Mapping[str, Any]) -> Check:
     if isinstance(expectation, str):
         return Check(expectation, kwargs, action, name)
-    # A great-expectations object: told by its `configuration`, so that this module need not import the package.
+    # A great-expectations object, recognised by its `configuration`, so that this module need not import the package.
     configuration = getattr(expectation, "configuration", None)
     type_name, arguments = getattr(configuration, "type", None), getattr(configuration, "kwargs", None)
     if not isinstance(type_name, str) or not isinstance(arguments, Mapping):

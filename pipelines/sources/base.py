@@ -38,7 +38,7 @@ ROW_JSON = {
 
 
 class Source(ABC):
-    """An entrance of tuples.
+    """A source of tuples.
 
     A source of its own says `transactional`, `stream` and `positions`, and overrides what else it can do.
 
@@ -312,11 +312,11 @@ def one_value(text: Column, options: Mapping[str, str]) -> Column:
 
 
 OWN_TEXT = "\x00text"
-"""What stands before a refused record's text that itself begins with the code 0, as marks of the engine do."""
+"""What stands before a rejected record's text that itself begins with the code 0, as marks of the engine do."""
 
 
 def unmarked(text: Column) -> Column:
-    """Return a refused record's text for `_corrupt`, so that it cannot be taken for a mark of the engine's."""
+    """Return a rejected record's text for `_corrupt`, so that it cannot be taken for a mark of the engine's."""
     from pyspark.sql import functions as F
 
     return F.when(F.startswith(text, F.lit("\x00")), F.concat(F.lit(OWN_TEXT), text)).otherwise(text)

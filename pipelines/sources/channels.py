@@ -38,7 +38,7 @@ _BEGINNING = -1
 
 
 @dataclass(frozen=True)
-class Edge:
+class ChannelInput:
     """A channel, the stream that sends through it, and the fields that it sends with their Spark SQL types.
 
     `numbered`: its events have the order of a source's rows, which each batch begins again: the batch's txid goes into it.
@@ -74,7 +74,7 @@ class ChannelSource(Source):
     """Events that other queries of the flow have committed into channels, with their watermark rows.
 
     Args:
-        schema: DDL of the events' fields, the union of the edges'; None: as the one channel's table has them.
+        schema: DDL of the events' fields, the union of the inputs'; None: as the one channel's table has them.
         names: the fields, where there is no schema.
         commits_a_batch: at most so many commits of a channel per batch; None: as many as one batch can hold.
         ticks: whether the clock goes on while nothing comes: a stream then hears the time every second.
@@ -85,14 +85,14 @@ class ChannelSource(Source):
 
     def __init__(
         self,
-        edges: Sequence[Edge],
+        inputs: Sequence[ChannelInput],
         schema: str | None,
         *,
         names: Sequence[str] = (),
         commits_a_batch: int | None = None,
         ticks: bool = False,
     ) -> None:
-        self.edges, self._names, self._commits_a_batch = tuple(edges), tuple(names), commits_a_batch
+        self.inputs, self._names, self._commits_a_batch = tuple(inputs), tuple(names), commits_a_batch
         self._ticks = ticks
         self._columns = parse_ddl(schema) if schema else ()
         self.schema = "" if schema is None else f"{schema}, {events.DDL}" if schema else events.DDL
@@ -106,7 +106,7 @@ class ChannelSource(Source):
 
     @property
     def channels(self) -> tuple[str, ...]:
-        return tuple(edge.channel for edge in self.edges)
+        return tuple(one.channel for one in self.inputs)
 
     def __repr__(self) -> str:
         return f"channels {', '.join(self.channels)}"
@@ -175,22 +175,22 @@ class ChannelSource(Source):
         return frozenset()
 
     def _union(self, frames: Sequence[DataFrame]) -> DataFrame:
-        parts = [self._part(edge, frame) for edge, frame in zip(self.edges, frames, strict=True)]
+        parts = [self._part(one, frame) for one, frame in zip(self.inputs, frames, strict=True)]
         from pyspark.sql import DataFrame
 
         return reduce(DataFrame.unionByName, parts)
 
-    def _part(self, edge: Edge, frame: DataFrame) -> DataFrame:
+    def _part(self, one: ChannelInput, frame: DataFrame) -> DataFrame:
         """Name the channel as the origin in watermark rows: of two from one stream each has a row of its own."""
         from pyspark.sql import functions as F
 
-        types = dict(edge.types)
+        types = dict(one.types)
         shown = [_as(name, types.get(name), kind) for name, kind in self._columns]
         shown = shown or [F.col(f"`{name}`") for name in self._names]
-        sender = F.col(events.FROM) if edge.own else F.lit(edge.origin)
-        origin = F.when(F.col(events.ID).isNull(), F.lit(edge.channel)).otherwise(sender)
+        sender = F.col(events.FROM) if one.own else F.lit(one.origin)
+        origin = F.when(F.col(events.ID).isNull(), F.lit(one.channel)).otherwise(sender)
         order = F.col(events.ORDER)
-        if edge.numbered:
+        if one.numbered:
             batch = F.lpad(F.hex(F.greatest(F.col("_txid"), F.lit(0))), 8, "0")
             order = F.concat(order.substr(1, 4), batch, order.substr(F.lit(5), F.length(order)))
         own = [F.col(events.ID), F.col(events.TIME), F.col(events.CLOCK), origin.alias(events.FROM)]

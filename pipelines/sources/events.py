@@ -109,7 +109,7 @@ class EventSource(Source):
 
         rows = self.inner.of_batch(frame, files)
         if not self.sliceable:
-            # Batches begin again with the numbers of the rows of a position. As a text: a number would be compiled anew.
+            # Batches begin again with the numbers of the rows of a position. As a text: a number would be compiled in each batch.
             rows = rows.withColumn(_BATCH, F.lit(str(txid)))
         return self._with_events(rows, files)
 
@@ -142,7 +142,7 @@ class EventSource(Source):
         place = (FILE, order, _BATCH) if _BATCH in frame.columns else (FILE, order)
         made = F.concat(F.lit(f"{self.stream_name}-"), F.hex(F.xxhash64(*place)))
         at = self._time(milliseconds(frame, self.timestamp)) if self.timestamp else now
-        # By the clock of its events a row without a time is refused. The time of a batch in its plan would be compiled anew.
+        # By the clock of its events a row without a time is rejected. The time of a batch in its plan would be compiled again.
         own = {
             events.ID: F.coalesce(given, made),
             events.TIME: F.coalesce(at, now) if self.clock == PROCESSING else at,
@@ -151,7 +151,7 @@ class EventSource(Source):
             events.ORDER: order,
         }
         shown = [column.alias(name) for name, column in own.items()]
-        return [*(f"`{name}`" for name in self.inner.fields), *shown, self._refused(at), FILE]
+        return [*(f"`{name}`" for name in self.inner.fields), *shown, self._rejected(at), FILE]
 
     @staticmethod
     def _time(at: Column) -> Column:
@@ -160,7 +160,7 @@ class EventSource(Source):
 
         return F.when((at >= F.lit(events.EARLIEST)) & (at < F.lit(events.BEYOND)), at)
 
-    def _refused(self, at: Column) -> Column:
+    def _rejected(self, at: Column) -> Column:
         """Return `_corrupt`, also of a row without a time: taken for now it would make all that follows late."""
         from pyspark.sql import functions as F
 

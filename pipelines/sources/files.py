@@ -40,8 +40,8 @@ from pipelines.sources.layouts import (
     named_otherwise,
     of_each,
     parquet_columns,
-    refused_lines,
-    refused_whole,
+    rejected_lines,
+    why_not_read,
     without_first,
 )
 from pipelines.sources.offsets import files_of_batches, last_file, log_offset
@@ -283,15 +283,15 @@ class FileSource(StoredSource):
             unread |= dict.fromkeys(self.kept_out(files), "a file of the system or of the deployment, not read")
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
-    def _refused(self, spark: SparkSession, files: list[str]) -> DataFrame:
-        """Return a refused record for each file that is not read."""
+    def _rejected(self, spark: SparkSession, files: list[str]) -> DataFrame:
+        """Return a rejected record for each file that is not read."""
         from pyspark.sql import functions as F
 
         # Unless a file has become another one meanwhile, each has its reason.
         reasons = {**dict.fromkeys(files, "not read"), **self._unread(files)}
         said = [(f"{NOT_READ}{why}\0{file}: {why}", _address(file)) for file, why in reasons.items()]
-        refused = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
-        return refused.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
+        rejected = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
+        return rejected.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
 
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
         """Return each file as it is laid out, in an order that a replay repeats."""
@@ -302,7 +302,7 @@ class FileSource(StoredSource):
         parts = [
             self._with_file(self._read(spark, files))
             if layout is None
-            else self._refused(spark, files)
+            else self._rejected(spark, files)
             if layout is _UNREAD
             else self._laid_out(spark, layout, files)
             for (layout, _), files in sorted(alike.items(), key=lambda item: min(item[1]))
@@ -402,12 +402,12 @@ class JsonFiles(FileSource):
         unread = super()._unread(files)
         if self._by_line:
             return unread
-        looked_at = of_each(self._refused_whole, [file for file in files if file not in unread])
+        looked_at = of_each(self._why_not_read, [file for file in files if file not in unread])
         return unread | {file: why for file, why in looked_at if why is not None}
 
-    def _refused_whole(self, file: str) -> str | None:
+    def _why_not_read(self, file: str) -> str | None:
         if self._text_options() is None:
-            return refused_whole(file, self.fields, self.options)
+            return why_not_read(file, self.fields, self.options)
         other = has_other_fields(file, self.fields, self.options)
         return "a line with none of the declared fields or more than one value, not read" if other else None
 
@@ -506,7 +506,7 @@ class CsvFiles(FileSource):
         return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """Read by the names of the header; without all declared ones among them, each line as it is, as refused."""
+        """Read by the names of the header; without all declared ones among them, each line as it is, as rejected."""
         from pyspark.sql import functions as F
 
         paths = [literal_path(file) for file in files]
@@ -521,7 +521,7 @@ class CsvFiles(FileSource):
         lines = text.select("value", F.col("_metadata.file_path").alias(FILE))
         if layout.names_any(self.fields):
             lines = without_first(lines, layout.line)
-        *fields, corrupt = refused_lines(layout, self._columns)
+        *fields, corrupt = rejected_lines(layout, self._columns)
         return lines.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 
@@ -562,19 +562,19 @@ class ParquetFiles(FileSource):
     def _layout(self, file: str) -> Any:
         import pyarrow.lib
 
-        # Of what cannot be read here Spark says what is wrong.
+        # Where this cannot read a file, Spark says what is wrong with it.
         with suppress(pyarrow.lib.ArrowException, OSError):
             seen = parquet_columns(place_of(file))
             return tuple(seen.items()) if self._missing(seen, file) else None
         return None
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """Return each row as JSON, as refused: as null no state could tell it from a null that was written."""
+        """Return each row as JSON, as rejected: as null no state could tell it from a null that was written."""
         from pyspark.sql import functions as F
 
         rows = spark.read.format("parquet").options(**self._options()).load([literal_path(file) for file in files])
         texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), F.col("_metadata.file_path").alias(FILE))
-        *fields, corrupt = refused_lines(Header(tuple(name for name, _ in layout), ""), self._columns)
+        *fields, corrupt = rejected_lines(Header(tuple(name for name, _ in layout), ""), self._columns)
         return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 

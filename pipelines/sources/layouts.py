@@ -3,7 +3,7 @@ a column.
 
 The driver looks at the beginning of each new file, of Parquet at its end. Where all is as declared, which is nearly always,
 Spark's own reading of the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is
-refused line by line.
+rejected line by line.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def first_value(file: str, options: Mapping[str, Any]) -> tuple[Any, str] | None
     return value, seen[end:]
 
 
-def refused_whole(file: str, fields: Iterable[str], options: Mapping[str, Any]) -> str | None:
+def why_not_read(file: str, fields: Iterable[str], options: Mapping[str, Any]) -> str | None:
     """Return why a JSON file is not read that is one value, where that ends within what is looked at; None: it is read."""
     value, behind = first_value(file, options) or (None, "")
     rest = behind.strip().rstrip("\0")
@@ -284,7 +284,7 @@ def parquet_columns(file: Place) -> dict[str, str]:
     return {column.name: str(column.type) for column in pq.read_schema(end)}
 
 
-def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:
+def rejected_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:
     """Return the columns of a source's frame for a text frame whose lines cannot be read by name."""
     from pyspark.sql import functions as F
 

@@ -75,7 +75,7 @@ S3_JARS = (JarSet(
 
 
 def s3_settings() -> dict[str, str]:
-    """Return what Hadoop must be told of S3, from the environment that obstore and delta-rs read; credentials it finds itself."""
+    """Return what Hadoop must know of S3, from the environment that obstore and delta-rs read; credentials it finds itself."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     chosen = {"spark.hadoop.fs.s3a.endpoint.region": region} if region else {}

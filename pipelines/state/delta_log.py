@@ -37,7 +37,7 @@ def commit_file(table: Place, version: int) -> Place:
 
 
 def commit_mark(table: Place, version: int) -> Mark | None:
-    """Return what tells the commit of a version from another one at its place: a table that is made anew counts from 0 again.
+    """Return what distinguishes the commit of a version from another at its place: a table that is created again counts from 0.
 
     Returns:
         None if the commit is not in the log.

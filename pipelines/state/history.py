@@ -43,7 +43,7 @@ class History:
         self._name, self._path = name, path
         self._records: list[CommitRecord] = []
         self._mark: Mark | None = None
-        """Of the last commit that was read."""
+        """The mark of the last commit that was read."""
         self._counting: list[CommitRecord] = []
         self._batches: list[CommitRecord] = []
         self._claims: dict[str | None, dict[str, frozenset[str]]] = {}
@@ -97,7 +97,7 @@ class History:
         return earlier._counting
 
     def made(self, version: int) -> str:
-        """Return when a version was made, of what was read last: a table that is made anew has made it at another time."""
+        """Return when a version was made, of what was read last: a table that was created again has made it at another time."""
         with self._lock:
             return next((str(commit.time) for commit in self._records if commit.version == version), "")
 
@@ -170,12 +170,12 @@ class History:
         if self._records:
             mark = commit_mark(self._path, self._records[-1].version)
             if mark is None or mark != self._mark:
-                # The log was cleaned beyond what was read, or the table was made anew, so nothing says what came next: all that
-                # is there, again.
+                # The log was cleaned beyond what was read, or the table was created again. Nothing says what came next, so all
+                # that is there is read again.
                 self._forget()
         if not self._records:
             found = versions(self._path)
-            # Before it is read: a table that is made anew meanwhile has another one.
+            # Before it is read: a table that is created again meanwhile has another one.
             self._mark = commit_mark(self._path, found[-1]) if found else None
             for version in found:
                 self._add(version)

@@ -39,7 +39,7 @@ class Lake:
     ```
     <root>/states/<state>            Delta tables of states
     <root>/channels/<channel>        Delta tables that lead from one query of a flow to another
-    <root>/quarantine/<flow>         Delta table of the rows that a flow refused
+    <root>/quarantine/<flow>         Delta table of the rows that a flow rejected
     <root>/quarantine/<flow>.replays  what of it was replayed, and when
     <root>/checkpoints/<flow>/<group>  Spark's checkpoint, the epoch, stored attempts, locks
     <root>/replaced/<flow>             Spark's checkpoints that others have taken the place of
@@ -95,7 +95,7 @@ class Lake:
         return self._existing(self.table(self.channel_path(name), name), self.channels)
 
     def tables_of(self, flow: str) -> Iterator[StateTable]:
-        """Yield the states and channels that a flow has written. Whose a damaged one is cannot be told."""
+        """Yield the states and channels that a flow has written. Whose a damaged one is, is unknown."""
         return (table for table in self.tables() if table.flow == flow)
 
     def tables(self) -> Iterator[StateTable]:
@@ -113,7 +113,7 @@ class Lake:
         return self.channel_path(name) if isinstance(node, nodes.ChannelNode) else self.state_path(name)
 
     def quarantine(self, flow: str) -> StateTable:
-        """Return the rows that a flow refused: stage, rule, reason, row (JSON text), file, stream, batch_group.
+        """Return the rows that a flow rejected: stage, rule, reason, row (JSON text), file, stream, batch_group.
 
         Raises:
             UnknownStateError: if the flow has none.

@@ -68,7 +68,7 @@ NAN = float("nan")
 def canonical(value: Any) -> Any:
     """Return a key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0.
 
-    Of a struct or array a stand-in that is hashable.
+    For a struct or array, return a stand-in that is hashable.
     """
     if not isinstance(value, float):
         return freeze(value) if isinstance(value, list | dict) else value

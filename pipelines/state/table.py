@@ -173,7 +173,7 @@ class StateTable:
         timestamp: datetime | None = None,
         before: int | None = None,
     ) -> Reader:
-        # First: it sees whether the table was made anew, whose versions are others.
+        # First: it sees whether the table was created again, with other versions.
         declared = self.declared
         return Reader(self._at(txid, version, timestamp), declared, before)
 
@@ -318,7 +318,7 @@ class StateTable:
         """Return the table at its last version, and the mark of that commit.
 
         A new one is opened when the log has grown, so that snapshots stay pinned. Or when its own commit is gone or another one:
-        then the log was cleaned while nobody read, and the next commit may be gone too, or the table was made anew.
+        then the log was cleaned while nobody read, and the next commit may be gone too, or the table was created again.
         """
         known, since = self._open, 0
         following: Mark | None = None

@@ -116,7 +116,7 @@ class StateWriter(TableKeeper):
                 partition_by=None if self.declared.layout == MAP else [SLICE_COLUMN, GEN],
                 configuration={PROPERTY: self.declared.dump(), **chosen, **PLAIN_NAMES, **_statistics(wanted)},
                 raise_if_key_not_exists=False,
-                # Tried again, a table that another process has made meanwhile would be made anew by its version 1.
+                # Tried again, a table that another process has made meanwhile would be created again by its version 1.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except CommitFailedError:
@@ -385,8 +385,8 @@ class StateWriter(TableKeeper):
         tries = _TRIES if among else 1
 
         def whole(table: DeltaTable) -> pa.Table:
-            # Rows of quarantine may stay those of the batch that refused them.
-            return self._complete(table, rows, -1, record.txid, told=among is not None)
+            # Rows of quarantine may stay those of the batch that rejected them.
+            return self._complete(table, rows, -1, record.txid, own_txids=among is not None)
 
         return self._write(whole, record, judge, where, tries)
 
@@ -408,7 +408,7 @@ class StateWriter(TableKeeper):
 
         return self._write(whole, record, judge)
 
-    def replace_refused(
+    def replace_rejected(
         self, rows: pa.Table, record: BatchRecord, app_id: str, txids: tuple[int, int], seen: int | None = None
     ) -> int:
         """Put `rows` (all columns of the table) in the place of those of some txids, in one commit. Quarantine only."""
@@ -576,11 +576,13 @@ class StateWriter(TableKeeper):
 
         return self._commit(write, judge, tries)
 
-    def _complete(self, table: DeltaTable, rows: pa.Table, txid: int, since: int, *, told: bool = False) -> pa.Table:
+    def _complete(
+        self, table: DeltaTable, rows: pa.Table, txid: int, since: int, *, own_txids: bool = False
+    ) -> pa.Table:
         """Return all columns of the table: rows of `txid`, in the generation of `since`.
 
         Args:
-            told: but for those that name theirs. Others may come from a user's code, which says nothing of batches.
+            own_txids: keep what rows name themselves. Else such columns may come from a user's code, which knows no batches.
         """
         schema = pa.schema(table.schema().to_arrow())
         count = rows.num_rows
@@ -588,7 +590,7 @@ class StateWriter(TableKeeper):
         columns.setdefault(SLICE_COLUMN, pa.repeat(pa.scalar(UNSLICED), count))
         for name, value in ((TXID, txid), (GEN, generation(since))):
             own = pa.scalar(value, pa.int64())
-            columns[name] = pc.fill_null(columns[name], own) if told and name in columns else pa.repeat(own, count)
+            columns[name] = pc.fill_null(columns[name], own) if own_txids and name in columns else pa.repeat(own, count)
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
 

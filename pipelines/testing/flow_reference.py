@@ -71,7 +71,7 @@ def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> E
 
     The script's clock starts at 0 ms in each stream; a TICK adds a second. An event's time is its "timestamp" (or what the
     stream's SQL says), else the script's clock; its id is its "id" (or by SQL), else made of the stream and its number. In event
-    time an event is left out whose time, where the source says it, is null or none that an event can have: it would be refused.
+    time an event is left out whose time, where the source says it, is null or none that an event can have: it would be rejected.
 
     Args:
         flow: a built flow.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
-class State(Protocol):
+class ReferenceState(Protocol):
     """A state that a batch commits into: dicts and lists. A batch runs once, so a state's kind is of no account."""
 
     def commit(self, table: Table, tasks: int, batch: int) -> Table:
@@ -57,7 +57,7 @@ class State(Protocol):
         """Return the types of the columns, as far as they are known."""
 
 
-def state_of(node: nodes.PersistNode) -> State:
+def state_of(node: nodes.PersistNode) -> ReferenceState:
     """Return an empty state for what a node persists."""
     if node.updater is not None:
         return UpdatedState(node)
@@ -234,7 +234,7 @@ class ReferenceEngine:
     def __init__(self, topology: TridentTopology, spark: SparkSession | None = None) -> None:
         self._topology, self._spark = topology, SparkStep(spark)
         self._tasks = node_tasks(topology.graph)
-        self._states: dict[str, State] = {
+        self._states: dict[str, ReferenceState] = {
             node.state.name: state_of(node) for node in topology.persists if not isinstance(node, nodes.ChannelNode)
         }
         self._windows = TaskWindows(self._spark)

@@ -343,7 +343,7 @@ class Debug:
 
     Args:
         name: stands before the values.
-        level: of the log lines. Workers show warnings and above unless they are told otherwise.
+        level: of the log lines. Workers show warnings and above unless they are configured otherwise.
     """
 
     def __init__(self, name: str = "DEBUG", level: int = logging.WARNING) -> None:

@@ -15,7 +15,7 @@ from pipelines.graph import events, nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import added, distinct, require
 from pipelines.graph.types import known_types
-from pipelines.sources.channels import ChannelSource, Edge
+from pipelines.sources.channels import ChannelInput, ChannelSource
 from pipelines.state.kinds import ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.states import DeltaState
@@ -234,23 +234,23 @@ def _results(
     topology, name = stream._topology, channel
     # A batch of the stream is a batch of the windows: what is aggregated behind them is aggregated by it.
     source = ChannelSource(
-        [Edge(name, channel, numbered=True)],
+        [ChannelInput(name, channel, numbered=True)],
         None,
         names=distinct((*key, *operation.inputs, events.TASK)),
         commits_a_batch=1,
     )
     context = WindowContext(topology.name, name, 0, key)
     prelude = nodes.Graph()
-    entrance = prelude.new(nodes.SpoutNode, fields=source.fields, name=name, stream=name, source=source)
+    first = prelude.new(nodes.SpoutNode, fields=source.fields, name=name, stream=name, source=source)
     window = prelude.new(
         nodes.WindowNode,
-        (entrance.id,),
+        (first.id,),
         fields=(*types, *events.COLUMNS),
         name=stream._name,
         operation=operation,
         context=context,
         key=key,
-        edges=(channel,),
+        origins=(channel,),
         types=(*types.values(), *events.TYPES),
     )
     topology.claim_stream(name)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pipelines.aggregators import Sum
 from pipelines.aggregators.window import WindowAggregator
 from pipelines.graph import events
-from pipelines.windows.arrays import Arrays, State
+from pipelines.windows.arrays import Arrays, WindowContent
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.buffer import FAR, WindowContext
 from pipelines.windows.event import Event
@@ -66,14 +66,14 @@ class OneByOne(Arrays):
         keyed.restore({"clock": None, "pending": [], "windows": [loads(blob) for blob in blobs.to_pylist()]})
         keyed.check(keyed)
 
-    def of_buckets(self, saved: Iterable[dict[str, Any]], rows: pa.Schema, clock: int) -> State:
+    def of_buckets(self, saved: Iterable[dict[str, Any]], rows: pa.Schema, clock: int) -> WindowContent:
         """Return as one state what `KeyedWindows` of separate keys have saved."""
         return self.joined((self._of_bucket(bucket, rows) for bucket in saved), rows, clock)
 
-    def _of_bucket(self, saved: dict[str, Any], rows: pa.Schema) -> State:
+    def _of_bucket(self, saved: dict[str, Any], rows: pa.Schema) -> WindowContent:
         windows = KeyedWindows(self._operation, self._context)
         windows.restore(saved)
-        return State(self._saved(windows), rows_of(windows.pending, rows) if windows.holds_back else None)
+        return WindowContent(self._saved(windows), rows_of(windows.pending, rows) if windows.holds_back else None)
 
     @staticmethod
     def _asked(state: pa.Table, windows: KeyedWindows, happened: Iterable[Event], clock: int) -> pa.ChunkedArray:

@@ -40,7 +40,7 @@ RESULTS_AT_ONCE = 1_200_000
 
 
 @dataclass(frozen=True)
-class State:
+class WindowContent:
     """The content of windows between two batches.
 
     Attributes:
@@ -63,7 +63,7 @@ class State:
         return 0 if self.windows is None else self.windows.num_rows
 
 
-EMPTY: Final = State()
+EMPTY: Final = WindowContent()
 
 
 class Arrays(ABC):
@@ -87,7 +87,7 @@ class Arrays(ABC):
         """Return how many stateful operations lie before it (`WindowContext.depth`)."""
         return self._context.depth
 
-    def feed(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, State]:
+    def feed(self, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
         """Run rows up to `clock`, then the ticks up to `clock` for all windows.
 
         Args:
@@ -114,9 +114,11 @@ class Arrays(ABC):
         if windows is not None and rows.num_rows:
             # Not behind each step: a sum that only a step ends with is no batch's.
             self._check(windows if changed is None else changed, rows)
-        return made, State(windows, pending if pending.num_rows else None, clock, changed)
+        return made, WindowContent(windows, pending if pending.num_rows else None, clock, changed)
 
-    def _in_steps(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, pa.Table | None, pa.Table | None]:
+    def _in_steps(
+        self, state: WindowContent, rows: pa.Table, clock: int
+    ) -> tuple[pa.Table, pa.Table | None, pa.Table | None]:
         """Return what `_run` gives, from clock to clock where there would be too many results at once."""
         until, windows, parts = state.clock, state.windows, list[pa.Table]()
         while (until := self._until(until, windows, rows, clock)) < clock:
@@ -125,7 +127,7 @@ class Arrays(ABC):
             parts.append(made)
             rows = rows.slice(size)
         made, windows, changed = self._run(windows, rows, clock)
-        # Of several steps all windows may have changed.
+        # After several steps any window may have changed.
         return (pa.concat_tables([*parts, made]), windows, None) if parts else (made, windows, changed)
 
     def _until(self, behind: int | None, windows: pa.Table | None, rows: pa.Table, clock: int) -> int:
@@ -183,7 +185,7 @@ class Arrays(ABC):
             depth: of the windows that left them (`WindowContext.depth`); None: as of these.
         """
 
-    def joined(self, states: Iterable[State], rows: pa.Schema, clock: int) -> State:
+    def joined(self, states: Iterable[WindowContent], rows: pa.Schema, clock: int) -> WindowContent:
         """Return the states of separate keys as one.
 
         Args:
@@ -193,7 +195,7 @@ class Arrays(ABC):
         parts = list(states)
         windows = [part.windows for part in parts if part.windows is not None]
         pending = [conformed(part.pending, rows) for part in parts if part.pending is not None]
-        return State(self.laid_over(windows, clock), pa.concat_tables(pending) if pending else None, clock)
+        return WindowContent(self.laid_over(windows, clock), pa.concat_tables(pending) if pending else None, clock)
 
     @staticmethod
     def _last_of(windows: list[pa.Table], by: tuple[str, ...]) -> pa.Table | None:
@@ -206,7 +208,7 @@ class Arrays(ABC):
         last[numbers] = np.arange(len(numbers))
         return rows.take(pa.array(np.sort(last)))
 
-    def due(self, state: State) -> int | None:
+    def due(self, state: WindowContent) -> int | None:
         """Return the earliest clock at which `feed` without rows would do anything; None: never."""
         clocks = [] if state.pending is None else [int(pc.min(state.pending[events.CLOCK]).as_py())]
         if state.windows is not None and state.windows.num_rows:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipelines.graph import events
 from pipelines.windows.array_kinds import arrays_for
-from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, WindowContent, from_ipc, to_ipc
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows
@@ -23,14 +23,14 @@ NEVER = -(2**62)
 
 @dataclass
 class Clocks:
-    """The clock of each edge, in ms, and the time when the bucket's windows want to be woken.
+    """The clock of each origin, in ms, and the time when the bucket's windows want to be woken.
 
     Attributes:
-        edges: by origin.
+        clocks: by origin.
         due: the earliest clock at which there is something to do without a new event; None: never.
     """
 
-    edges: dict[str, int] = field(default_factory=dict)
+    clocks: dict[str, int] = field(default_factory=dict)
     due: int | None = None
 
     @classmethod
@@ -38,16 +38,17 @@ class Clocks:
         return cls(dict(value["edges"]), value["due"])
 
     def to_json(self) -> dict[str, Any]:
-        return {"edges": self.edges, "due": self.due}
+        # "edges" is in checkpoints.
+        return {"edges": self.clocks, "due": self.due}
 
     def hear(self, rows: pa.Table) -> None:
         """Take in clock rows; a clock never goes back."""
         for origin, clock in zip(rows[events.FROM].to_pylist(), rows[events.CLOCK].to_pylist(), strict=True):
-            self.edges[origin] = max(clock, self.edges.get(origin, NEVER))
+            self.clocks[origin] = max(clock, self.clocks.get(origin, NEVER))
 
-    def now(self, edges: Sequence[str]) -> int:
-        """Return the clock of an operation: that of the edge that is furthest behind."""
-        return min((self.edges.get(origin, NEVER) for origin in edges), default=NEVER)
+    def now(self, origins: Sequence[str]) -> int:
+        """Return the clock of an operation: that of the origin that is furthest behind."""
+        return min((self.clocks.get(origin, NEVER) for origin in origins), default=NEVER)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class BucketMaker:
     Args:
         operation: one of `pipelines.windows.operations`.
         context: where it stands in its flow.
-        edges: the origins whose clocks it waits for.
+        origins: the inputs whose clocks it waits for.
         schema: the Arrow schema of its results, the event's columns included.
         origin: what its watermark rows say for their origin.
         in_arrays: whether its windows are worked in arrays (`array_kinds`).
@@ -66,7 +67,7 @@ class BucketMaker:
 
     operation: Any
     context: Any
-    edges: tuple[str, ...]
+    origins: tuple[str, ...]
     schema: pa.Schema
     origin: str = ""
     in_arrays: bool = False
@@ -98,9 +99,9 @@ class Bucket:
         is_event = self._are_events(rows)
         self._rows = rows.filter(is_event)
         self.clocks = clocks
-        self._floor = clocks.now(self._plan.edges)
+        self._floor = clocks.now(self._plan.origins)
         clocks.hear(rows.filter(pc.invert(is_event)))
-        self._now = clocks.now(self._plan.edges)
+        self._now = clocks.now(self._plan.origins)
         if bounded:
             latest = pc.max(rows[events.CLOCK]).as_py()
             self._now = NEVER if latest is None else latest
@@ -176,11 +177,11 @@ class ArrayBucket(Bucket):
         return other
 
     @staticmethod
-    def state_in(state: bytes) -> State:
+    def state_in(state: bytes) -> WindowContent:
         """Return a saved state; its clock is not in it."""
         size = int.from_bytes(state[:8], "big")
         windows, pending = (from_ipc([part]) if part else None for part in (state[8 : 8 + size], state[8 + size :]))
-        return State(windows, pending)
+        return WindowContent(windows, pending)
 
     def restore(self, state: bytes | None) -> None:
         if state:

@@ -1,4 +1,4 @@
-"""A window: what one key of a stateful operation keeps, told of its events and of the clock."""
+"""A window: what one key of a stateful operation keeps of its events, driven by them and by the clock."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _EXACT: Final = 2**53
 
 
 @dataclass(frozen=True)
-class Groups:
+class EventsBySpan:
     """The events of a batch by span; every span has one at least.
 
     Attributes:
@@ -86,20 +86,20 @@ class Partial(ABC):
         self._field = str(getattr(aggregator, "field", None))
 
     @abstractmethod
-    def merged(self, groups: Groups, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
+    def merged(self, groups: EventsBySpan, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
         """Return the columns of the spans of `groups`: what the state has of them, with the events of a batch."""
 
     @abstractmethod
     def values(self, spans: pa.Table) -> Any:
         """Return what the aggregator gives for each row of such columns."""
 
-    def _old(self, groups: Groups, state: pa.Table | None, name: str) -> pa.ChunkedArray | None:
-        """Return what the state has of the spans that were open before (`Groups.known`)."""
+    def _old(self, groups: EventsBySpan, state: pa.Table | None, name: str) -> pa.ChunkedArray | None:
+        """Return what the state has of the spans that were open before (`EventsBySpan.known`)."""
         if state is None or not len(groups.known):
             return None
         return state[name].take(pa.array(groups.old[groups.known]))
 
-    def _plus(self, numbers: Ints, groups: Groups, state: pa.Table | None, name: str) -> Ints:
+    def _plus(self, numbers: Ints, groups: EventsBySpan, state: pa.Table | None, name: str) -> Ints:
         old = self._old(groups, state, name)
         if old is not None:
             numbers[groups.known] += old.to_numpy()
@@ -109,7 +109,7 @@ class Partial(ABC):
 class _Counted(Partial):
     """A number of events, or of those that have a field."""
 
-    def merged(self, groups: Groups, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
+    def merged(self, groups: EventsBySpan, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
         has_field = getattr(self._aggregator, "field", None) is not None
         return {
             self._name: self._plus(
@@ -121,7 +121,7 @@ class _Counted(Partial):
         return spans[self._name]
 
 
-def counted(groups: Groups, column: pa.ChunkedArray | None) -> Ints:
+def counted(groups: EventsBySpan, column: pa.ChunkedArray | None) -> Ints:
     """Return how many entries each span has, those whose value is null left out."""
     of = groups.of
     if column is not None and column.null_count:
@@ -132,7 +132,7 @@ def counted(groups: Groups, column: pa.ChunkedArray | None) -> Ints:
 class _Added(Partial):
     """A sum of ints, or their average."""
 
-    def merged(self, groups: Groups, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
+    def merged(self, groups: EventsBySpan, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
         low, high, count = (f"{self._name}_{part}" for part in ("low", "high", "count"))
         numbers = Values.of(batch.table[self._field]).numbers
         most = max(-int(numbers.min(initial=0)), int(numbers.max(initial=0)))
@@ -170,7 +170,7 @@ class _Added(Partial):
 class _FloatsAdded(Partial):
     """A sum of floats, or their average: exact, as a few floats with the same sum, and what is not finite beside them."""
 
-    def merged(self, groups: Groups, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
+    def merged(self, groups: EventsBySpan, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
         values = Values.of(batch.table[self._field])
         # What is null adds nothing.
         numbers = values.numbers[groups.rows].tolist()
@@ -207,7 +207,7 @@ def few(values: list[float]) -> list[float]:
 class _Extreme(Partial):
     """The least or the greatest value of a field; of equal ones the first."""
 
-    def merged(self, groups: Groups, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
+    def merged(self, groups: EventsBySpan, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
         column = batch.table[self._field]
         old = self._old(groups, state, self._name)
         of, at = groups.of, groups.row
@@ -249,7 +249,7 @@ def ranks(column: pa.ChunkedArray) -> Ints:
 class _Kept(Partial):
     """Any aggregator, event by event; its state is a blob per span."""
 
-    def merged(self, groups: Groups, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
+    def merged(self, groups: EventsBySpan, batch: BatchRows, state: pa.Table | None) -> dict[str, Any]:
         happened = batch.events
         old = self._old(groups, state, self._name)
         before = {} if old is None else dict(zip(groups.known.tolist(), old.to_pylist(), strict=True))

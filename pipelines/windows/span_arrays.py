@@ -19,7 +19,7 @@ from pipelines.windows.arrays import Arrays, Ints, numbered, ramps
 from pipelines.windows.buffer import SECOND, WindowContext
 from pipelines.windows.event_rows import as_lists
 from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow, SpanWindow
-from pipelines.windows.partials import BatchRows, Groups, Partial, partial_of
+from pipelines.windows.partials import BatchRows, EventsBySpan, Partial, partial_of
 
 START, END = "_start", "_end"
 """Columns of a state: the bounds of an open span, in ms, the end exclusive."""
@@ -32,7 +32,7 @@ ENTRIES_AT_ONCE = 4_000_000
 class _Spans:
     """The spans that the events of a batch are in: their bounds in ms, and what is in them."""
 
-    groups: Groups
+    groups: EventsBySpan
     start: Ints
     end: Ints
 
@@ -77,7 +77,7 @@ class _Aligned(_Kind):
         touched, of = np.flatnonzero(is_touched), (np.cumsum(is_touched) - 1)[of]
         first = np.zeros(len(touched), np.int64)
         first[of[::-1]] = np.arange(len(of))[::-1]
-        groups = Groups(len(touched), of, row, np.where(touched < known, touched, -1))
+        groups = EventsBySpan(len(touched), of, row, np.where(touched < known, touched, -1))
         return _Spans(groups, start[first], end[first])
 
     def _times(self, rows: pa.Table) -> Ints:
@@ -152,7 +152,7 @@ class _Sessions(_Kind):
         if state is not None:
             start = np.where(before >= 0, state[START].to_numpy()[before], start)
         last = np.append(begins[1:], len(row)) - 1
-        return _Spans(Groups(len(begins), of, row, before), start, clock[last] + self._gap)
+        return _Spans(EventsBySpan(len(begins), of, row, before), start, clock[last] + self._gap)
 
 
 class SpanArrays(Arrays):

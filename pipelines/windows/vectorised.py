@@ -133,7 +133,7 @@ class ArrayWindows(Arrays):
         self._fields = _fields_of(operation)
         self._items = [name for name in self._fields if name not in context.partition]
         self._timed = bool(self._seconds) or self._age is not None
-        # Of a window that fires before it is full only what came since counts.
+        # In a window that fires before it is full only what came since counts.
         self._since_fired = self._clear or 0 < self._keep <= self._events
 
     def laid_over(self, windows: list[pa.Table], clock: int | None, depth: int | None = None) -> pa.Table | None:

@@ -61,7 +61,7 @@ class Cluster:
     """A registry with a clock of its own and one flow of components spout and counts."""
 
     def __init__(self, folder: Path) -> None:
-        self.now, self.store = 0.0, Store(f"sqlite:///{folder}/registry.db")
+        self.now, self.store = 0.0, Store.migrated(f"sqlite:///{folder}/registry.db")
         self.registry = Registry(self.store, clock=lambda: self.now)
 
     def submit(self, name: str = "test", timeout: float | None = None, **options: Status) -> None:

@@ -46,9 +46,9 @@ def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
     runner.forced = threading.Event()
     runner._max_attempts, runner._listeners, runner._durable, runner._windows = max_attempts, (), None, None
     runner._epoch = SimpleNamespace(number=1, first_txid=0)
-    entrance = SimpleNamespace(events=lambda _: None, clocks=lambda _: None, has_windows=False, fault=lambda _: None)
+    sources = SimpleNamespace(events=lambda _: None, clocks=lambda _: None, has_windows=False, fault=lambda _: None)
     runner._group = SimpleNamespace(
-        name="words", topology=SimpleNamespace(name="f"), entrance=entrance, lake=SimpleNamespace(root="/lake")
+        name="words", topology=SimpleNamespace(name="f"), sources=sources, lake=SimpleNamespace(root="/lake")
     )
     runner._checkpoint = SimpleNamespace(is_finished=lambda _: False)
     runner._tracker = BatchTracker(
@@ -113,7 +113,7 @@ def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_s
         runner.forced.set()
         raise PySparkException("job cancelled")
 
-    runner._group.entrance.clocks = cancelled
+    runner._group.sources.clocks = cancelled
     with pytest.raises(stream_module._Drained):
         runner._run_windows(0, {}, -1)
     assert tried == [1]
@@ -126,7 +126,7 @@ def test_once_it_is_forced_windows_are_not_run_once_more(monkeypatch: pytest.Mon
         tried.append(1)
         raise PySparkException("no such column")
 
-    runner._group.entrance.clocks = fails
+    runner._group.sources.clocks = fails
     monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.forced.set())
     with pytest.raises(stream_module._Drained):
         runner._run_windows(0, {}, -1)
@@ -161,7 +161,7 @@ def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, 
         "in what quarantine keeps": lambda *_: runner._keep_skipped(0, {}, -1),
         "where quarantine forgets": lambda *_: runner._expect_other_rows(0, "a plan"),
     }[where]
-    runner._group.entrance.clocks = runner._poison.keep_skipped = runner._poison.release = fails
+    runner._group.sources.clocks = runner._poison.keep_skipped = runner._poison.release = fails
     runner._tracker = SimpleNamespace(
         group=lambda: SimpleNamespace(
             record=lambda _: SimpleNamespace(in_windows=True, attempt=0, reason=""),

@@ -34,10 +34,10 @@ def test_a_map_takes_a_slice_once_in_an_epoch_that_begins_behind_its_files(tmp_p
     (checkpoint.spark / "metadata").write_text("{}")
     checkpoint.begin(Epoch(1 + begins, 0, begins))
     read, file = frozenset({"/in/1.json"}), "file:///in/1.json"
-    entrance = SimpleNamespace(sliced=True, positions=lambda spark, first, last: read if last >= 0 else frozenset())
+    sources = SimpleNamespace(sliced=True, positions=lambda spark, first, last: read if last >= 0 else frozenset())
     sink = SimpleNamespace(name="counts", table=state.table, writer=state.writer)
     group: Any = SimpleNamespace(
-        name="words", topology=SimpleNamespace(name=FLOW), sinks=[sink], lake=Lake(tmp_path), entrance=entrance
+        name="words", topology=SimpleNamespace(name=FLOW), sinks=[sink], lake=Lake(tmp_path), sources=sources
     )
     backfill = BoundedRunner(group, checkpoint)
     assert backfill._check_maps(("d1",)) == {}

@@ -134,8 +134,8 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
             lake=Lake(tmp_path),
             topology=SimpleNamespace(name="shop"),
             quarantine=quarantine_writer(Lake(tmp_path), "shop"),
-            refused="batch_group = 'words'",
-            entrance=SimpleNamespace(sliced=True),
+            rejected="batch_group = 'words'",
+            sources=SimpleNamespace(sliced=True),
         )
         runner: Any = bounded.BoundedRunner(group, Checkpoint("shop", group.lake.checkpoint_path("shop", "words")))
         row = {name: None for name, _ in COLUMNS if name != GROUP} | {SLICE_COLUMN: "d1"}
@@ -144,7 +144,9 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
         counts = {"d1": (len(texts), frozenset(texts))}
         runner._look(())
         list(
-            runner._commit(SimpleNamespace(slices=("d1",), refused={"d1": rows}, counts=counts, run=run), (), last=True)
+            runner._commit(
+                SimpleNamespace(slices=("d1",), rejected={"d1": rows}, counts=counts, run=run), (), last=True
+            )
         )
 
     backfill("old")
@@ -191,7 +193,7 @@ class _Backfill:
             topology=SimpleNamespace(name=FLOW, graph=SimpleNamespace(ancestors=lambda _: ())),
             quarantine=SimpleNamespace(table=SimpleNamespace(exists=lambda: False)),
             queries_states=False,
-            entrance=SimpleNamespace(sliced=True),
+            sources=SimpleNamespace(sliced=True),
         )
         self.runner: Any = bounded.BoundedRunner(group, Checkpoint(FLOW, root / "checkpoints/shop/words"))
         self.runner._work_out = self._work_out
@@ -209,7 +211,7 @@ class _Backfill:
             slices=("d1",),
             positions=frozenset({"file:/0"}),
             results={"counts": {"d1": self.rows(1)}},
-            refused={},
+            rejected={},
             counts={"d1": (1, frozenset({"file:/0"}))},
             run=run,
             read={},

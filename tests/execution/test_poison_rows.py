@@ -78,7 +78,7 @@ class Query:
         (self.spark / "commits" / "0").write_text("v1\n{}")
         self.checkpoint.begin(EPOCH)
         self.fault: Exception | None = None
-        monkeypatch.setattr(poison_module, "refused_batch", lambda *_: Frame(self.fault))
+        monkeypatch.setattr(poison_module, "rejected_batch", lambda *_: Frame(self.fault))
         monkeypatch.setattr(poison_module, "_fields_of", lambda *_: ())
         columns = StructType([StructField(name, StringType()) for name, _ in COLUMNS])
         monkeypatch.setattr(poison_module, "table_columns", lambda: columns)
@@ -99,8 +99,8 @@ class Query:
             spouts=spouts,
             sinks=(),
             quarantine=quarantine_writer(self.lake, "shop"),
-            refused=rows_of(self.topology, "words", ["words"]),
-            entrance=SimpleNamespace(
+            rejected=rows_of(self.topology, "words", ["words"]),
+            sources=SimpleNamespace(
                 has_windows=False,
                 kept=False,
                 positions_by_source=lambda *_: [frozenset()],

@@ -80,7 +80,7 @@ class Starting(StreamRunner):
         for name in streams:
             topology.new_stream(name, FixedBatches("v bigint", []))
         writer = quarantine_writer(Lake(refused.root), "shop")
-        own = {"spouts": [spout for spout in topology.spouts if spout.stream == group], "refused": refused.own(group)}
+        own = {"spouts": [spout for spout in topology.spouts if spout.stream == group], "rejected": refused.own(group)}
         self._group: Any = SimpleNamespace(topology=topology, name=group, quarantine=writer, sinks=(), **own)
         self.lost, self._wait = False, 0.0
         self._checkpoint: Any = SimpleNamespace(still_held=self._still_held, rewriting=self._rewriting)

@@ -24,7 +24,7 @@ from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.replays.report import LotReport
 from pipelines.execution.replays.runner import UNDECIDED, look
 from pipelines.execution.replays.selection import ReplayError, Selection
-from pipelines.execution.replays.work import REFUSED_SINCE
+from pipelines.execution.replays.work import REJECTED_SINCE
 from pipelines.execution.verify import verify
 from pipelines.maintenance import compact
 from pipelines.places.location import on_disk
@@ -352,7 +352,7 @@ def test_a_row_that_a_backfill_refuses_anew_before_its_replay_is_finished_stays(
     cut_off(shop, shop.flow(9), "committed", "rows")
     shop.runtime.backfill(shop.flow(3), ["d1"])
     (finished,) = shop.replay(shop.flow(9), reasons=("nothing",))
-    assert (finished.landed, finished.counted, dict(finished.left)) == (1, 0, {REFUSED_SINCE: 1})
+    assert (finished.landed, finished.counted, dict(finished.left)) == (1, 0, {REJECTED_SINCE: 1})
     assert (shop.rows, shop.refused) == (Counter({("b", 8): 1}), [("high", "most", 7)])
     assert [lot.landed for lot in shop.replay(shop.flow(9))] == [1]
     assert (shop.rows, shop.refused) == (Counter({("a", 7): 1, ("b", 8): 1}), [])

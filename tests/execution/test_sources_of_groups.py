@@ -44,10 +44,10 @@ def test_two_lakes_share_no_source(spark: SparkSession, tmp_path: Path, make: Ca
     lakes = [Lake(tmp_path / name) for name in ("one", "other")]
     groups = [[BatchGroup(spark, lake, topology, spouts) for spouts in spout_groups(topology)] for lake in lakes]
     for lake, (first, *_) in zip(lakes, groups, strict=True):
-        _, positions = first.entrance.bounded(spark)
+        _, positions = first.sources.bounded(spark)
         assert positions
         assert all(str(lake.root) in position for position in positions)
     for of_lake in groups:
         for group in of_lake:
-            group.entrance.start_at(None, tmp_path / "checkpoint")
+            group.sources.start_at(None, tmp_path / "checkpoint")
     assert [dict(vars(source)) for source in sources] == before

@@ -145,7 +145,7 @@ def test_yaml(inputs: Iterable[int], there: Path) -> None:
 def test_settings_of_flows(inputs: Iterable[int], there: Path) -> None:
     """What is taken is placed; what is not, and is in the registry all the same, is the problem of its flow alone."""
     clock = [1_000_000.0]
-    store = Store(f"sqlite:///{there}/registry.db")
+    store = Store.migrated(f"sqlite:///{there}/registry.db")
     registry, places = (made(store, clock=lambda: clock[0]) for made in (Registry, Places))
     leader = Leader(store, NimbusSettings(there, monitor_seconds=1.0), "supervisor:one", clock=lambda: clock[0])
 

@@ -18,7 +18,7 @@ from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph import events
 from pipelines.maintenance import compact
-from pipelines.maintenance.channels import Taken, taken
+from pipelines.maintenance.channels import ReadingProgress, taken
 from pipelines.maintenance.compaction import checkpoints_of
 from pipelines.maintenance.report import TableReport
 from pipelines.sources import JsonFiles
@@ -165,7 +165,7 @@ def test_before_its_first_batch_a_reader_may_ask_for_all(spark: SparkSession, tm
     with pytest.raises(PoisonBatchError):
         Runtime(spark, trips.lake, listeners=[dies], max_attempts=1).catch_up(trips.topology)
     readers = checkpoints_of(trips.lake, trips.topology)
-    assert {taken(trips.lake.channel(CHANNEL), readers, number) for number in (1, None)} == {Taken(0, 0)}
+    assert {taken(trips.lake.channel(CHANNEL), readers, number) for number in (1, None)} == {ReadingProgress(0, 0)}
     for _ in range(2):
         report = trips.compact(spark, channel_retention_hours=0)
         assert (report.rows_let_go, report.files_removed, report.log_files_removed) == (0, 0, 0)

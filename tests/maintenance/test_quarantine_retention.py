@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines.execution.batch.quarantine import quarantine_writer
 from pipelines.maintenance import compact
-from pipelines.maintenance.refused import Ages, Span, ages_file, let_go, old_rows
+from pipelines.maintenance.rejected import Ages, TxidSpan, ages_file, let_go, old_rows
 from pipelines.state import writer as writer_module
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import COLUMNS
@@ -134,7 +134,7 @@ def test_nothing_young_is_ever_named(seed: int) -> None:
         which = chance.randrange(2)
         clocks[which] += chance.choice((1, 1, 7, 2000))
         history.append((clocks[which], now))
-        ages = Ages((*ages.spans, Span(clocks[which], clocks[which], now)), {}).with_commits([])
+        ages = Ages((*ages.spans, TxidSpan(clocks[which], clocks[which], now)), {}).with_commits([])
     oldest = now - chance.choice((0, 3, 10)) * 86_400
     where = ages.older(oldest) or ""
     terms = [term.split(" BETWEEN ")[1].rstrip(")").split(" AND ") for term in where.split(" OR ") if term]

@@ -63,7 +63,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    opened = Store(url, busy_seconds=20)
+    opened = Store.migrated(url, busy_seconds=20)
     yield opened
     opened.close()
 

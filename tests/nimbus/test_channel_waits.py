@@ -32,7 +32,7 @@ class Reader(Task):
         file.write_text(FLOW.replace("WINDOWS", "channels"))
         with Nimbus(url, self.lake) as nimbus:
             nimbus.deploy(file=file, on_fresh_checkpoint=on_fresh)
-        store = Store(url)
+        store = Store.migrated(url)
         flow = Registry(store).flows()[0]
         store.close()
         _, query = deployed.queries_of(flow)

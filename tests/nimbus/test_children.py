@@ -41,7 +41,7 @@ def test_a_module_in_the_working_directory_is_not_run(command: list[str], tmp_pa
 
 
 def test_what_a_worker_starts_takes_none_either(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path}/registry.db")
+    store = Store.migrated(f"sqlite:///{tmp_path}/registry.db")
     try:
         assert worker_environment(store, NimbusSettings(tmp_path))["PYTHONSAFEPATH"] == "1"
     finally:

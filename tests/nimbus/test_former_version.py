@@ -49,7 +49,7 @@ class Worker:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         url, self._file, self._patch = f"sqlite:///{folder}/registry.db", folder / "f.yaml", patch
-        self.store, self.nimbus = Store(url), Nimbus(url, Lake(folder / "lake"))
+        self.store, self.nimbus = Store.migrated(url), Nimbus(url, Lake(folder / "lake"))
         self.settings = NimbusSettings(folder, lease_seconds=LEASE, beat_seconds=0.1)
         self.process = WorkerProcess(self.store, self.settings, "s1", 1, "x")
         self.ends: list[str] = []

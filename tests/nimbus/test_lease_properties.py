@@ -143,7 +143,7 @@ class TwoHolders(RuleBasedStateMachine):
 def test_two_holders_never_hold_or_write_at_once(skew: float) -> None:
     """Also where one host's clock is ahead, by more than a lease even: then leases change hands early, no more."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(f"sqlite:///{folder}/registry.db")
+        store = Store.migrated(f"sqlite:///{folder}/registry.db")
         case = type("TwoHoldersCase", (TwoHolders,), {"skew": skew, "make": staticmethod(lambda: store)})
         run_state_machine_as_test(case, settings=settings(max_examples=25, stateful_step_count=25))
         store.close()

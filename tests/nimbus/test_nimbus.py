@@ -316,7 +316,7 @@ def test_a_registry_is_where_its_url_says(tmp_path: Path, monkeypatch: pytest.Mo
     home = tmp_path / name
     monkeypatch.setenv("TRIDELTA_HOME", str(home))
     assert not registry_exists(registry_url())
-    Store(registry_url()).close()
+    Store.migrated(registry_url()).close()
     assert (home / "nimbus" / "registry.db").is_file()
     assert registry_exists(registry_url())
     chosen = make_url("sqlite://").set(database=str(home / "nimbus" / "registry.db"))

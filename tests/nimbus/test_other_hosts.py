@@ -42,7 +42,7 @@ def test_runs_are_refused_where_the_registry_shows_the_flow_on_another_host(
     url = f"sqlite:///{tmp_path}/registry.db"
     monkeypatch.setenv("TRIDELTA_REGISTRY", url)
     assert elsewhere("sales", "b") is None, "nothing was ever deployed"
-    store = Store(url)
+    store = Store.migrated(url)
     deployed(store)
     store.close()
     monkeypatch.setattr(ownership, "_registry", ownership._Registry())

@@ -79,7 +79,7 @@ def test_a_flow_keeps_its_newest_history(store: Store, registry: Registry, clock
 
 
 def test_a_sqlite_file_gives_its_room_back(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=0.2)
+    store = Store.migrated(f"sqlite:///{tmp_path}/registry.db", busy_seconds=0.2)
     with store.write() as connection:
         row = {"host": "x" * 2000, "ports": [], "started_at": 1.0, "beat_at": 1.0}
         connection.execute(insert(supervisors), [{"supervisor": f"s{number}", **row} for number in range(3000)])

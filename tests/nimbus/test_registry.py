@@ -170,7 +170,7 @@ def test_kill_removes_after_the_delay_and_keeps_the_last_assignment(
 
 
 def test_a_rebalance_under_way_outlives_a_restart(url: str, clock: Clock) -> None:
-    with_first = Store(url)
+    with_first = Store.migrated(url)
     first = Registry(with_first, clock=clock)
     first.submit("counts", content())
     first.deactivate("counts")

@@ -40,7 +40,7 @@ from pipelines.nimbus.errors import RegistryLeaseLostError
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.store import Store
 
-leases = Leases(Store(sys.argv[1]))
+leases = Leases(Store.migrated(sys.argv[1]))
 lease = leases.take("flights/main", "frozen", 0.5)
 print(lease.token, flush=True)
 sys.stdin.readline()
@@ -69,7 +69,7 @@ def test_a_process_that_was_stopped_finds_its_lease_gone(store: Store, url: str)
 
 
 def test_a_process_that_hangs_within_a_transaction_is_told_of(url: str, clock: Clock) -> None:
-    hanging, other = Store(url), Store(url, busy_seconds=0.2)
+    hanging, other = Store.migrated(url), Store.migrated(url, busy_seconds=0.2)
     blank = {"name": "x", "token": 0, "taken_at": 0.0, "expires_at": 0.0, "held": False}
     with hanging.write() as connection:
         insert_missing(connection, leases_table, blank)
@@ -81,7 +81,7 @@ def test_a_process_that_hangs_within_a_transaction_is_told_of(url: str, clock: C
 
 
 def test_many_takers_and_one_lease(url: str, clock: Clock) -> None:
-    stores = [Store(url, busy_seconds=60) for _ in range(6)]
+    stores = [Store.migrated(url, busy_seconds=60) for _ in range(6)]
     gate = threading.Barrier(len(stores))
 
     def take(number: int) -> Lease | None:
@@ -101,7 +101,7 @@ def test_many_takers_and_one_lease(url: str, clock: Clock) -> None:
 
 
 def test_many_submit_one_name(url: str, clock: Clock) -> None:
-    stores = [Store(url, busy_seconds=60) for _ in range(4)]
+    stores = [Store.migrated(url, busy_seconds=60) for _ in range(4)]
     gate = threading.Barrier(len(stores))
 
     def submit(number: int) -> DeployedFlow | None:
@@ -133,11 +133,11 @@ def test_migrations_make_the_tables_and_take_them_down(store: Store) -> None:
 
 def test_a_database_of_another_form_is_refused(url: str) -> None:
     with pytest.raises(NoTablesError, match="has no tables"):
-        Store(url, migrate=False)
-    store = Store(url)
+        Store(url)
+    store = Store.migrated(url)
     store.downgrade("0001")
     with pytest.raises(RegistryError, match="stands at migration 0001, and this release needs 0003") as refused:
-        Store(url, migrate=False)
+        Store(url)
     assert "tridelta supervisor" in refused.value.hint
     store.close()
 
@@ -145,9 +145,9 @@ def test_a_database_of_another_form_is_refused(url: str) -> None:
 def test_a_registry_of_a_newer_release_says_so(store: Store, url: str) -> None:
     with store.write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    for migrate in (True, False):
+    for opened in (Store, Store.migrated):
         with pytest.raises(RegistryError, match="stands at migration 9999, and this release needs 0003") as refused:
-            Store(url, migrate=migrate)
+            opened(url)
         assert refused.value.hint == "use one release for all processes that share a registry"
 
 
@@ -168,7 +168,7 @@ def test_looks_make_no_tables(url: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_user_who_may_not_read_is_told_so(postgres: Callable[[], str]) -> None:
-    store = Store(postgres())
+    store = Store.migrated(postgres())
 
     def read_as_another() -> None:
         with store.write() as connection:
@@ -184,14 +184,14 @@ def test_a_user_who_may_not_read_is_told_so(postgres: Callable[[], str]) -> None
 
 def test_processes_that_start_at_once_migrate_once(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        stores = list(pool.map(lambda _: Store(url, busy_seconds=60), range(4)))
+        stores = list(pool.map(lambda _: Store.migrated(url, busy_seconds=60), range(4)))
     assert {opened.revision() for opened in stores} == {"0003"}
     for opened in stores:
         opened.close()
 
 
 def test_sqlite_writes_ahead_and_waits(tmp_path: Path) -> None:
-    opened = Store(f"sqlite:///{tmp_path}/deep/registry.db", busy_seconds=7)
+    opened = Store.migrated(f"sqlite:///{tmp_path}/deep/registry.db", busy_seconds=7)
     with opened.read() as connection:
         seen = [
             connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in ("journal_mode", "busy_timeout", "synchronous")
@@ -211,5 +211,5 @@ def test_sqlite_writes_ahead_and_waits(tmp_path: Path) -> None:
 )
 def test_a_url_that_leads_nowhere_is_told_without_its_password(url: str, problem: str) -> None:
     with pytest.raises(RegistryError, match=problem) as caught:
-        Store(url)
+        Store.migrated(url)
     assert "secret" not in str(caught.value)

@@ -88,7 +88,7 @@ def submit(store: Store, name: str) -> None:
 
 @pytest.mark.slow
 def test_a_network_that_falls_silent_is_an_error_and_no_wait_for_good(proxy: Proxy, database: str) -> None:
-    Store(database).close()
+    Store.migrated(database).close()
     store = Store(through(proxy, database), busy_seconds=2, silent_seconds=1)
     places = Places(store)
     places.beat_supervisor("s1", "a", (6900,), started_at=0.0)
@@ -103,7 +103,7 @@ def test_a_network_that_falls_silent_is_an_error_and_no_wait_for_good(proxy: Pro
 
 
 def test_a_network_that_falls_silent_within_a_transaction_ends_it(proxy: Proxy, database: str) -> None:
-    Store(database).close()
+    Store.migrated(database).close()
     store = Store(through(proxy, database), busy_seconds=2, silent_seconds=1)
 
     def write() -> None:
@@ -118,7 +118,7 @@ def test_a_network_that_falls_silent_within_a_transaction_ends_it(proxy: Proxy, 
 
 
 def test_connections_have_time_outs(database: str) -> None:
-    store = Store(database, busy_seconds=8)
+    store = Store.migrated(database, busy_seconds=8)
     with store.read() as connection:
         parameters = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
         shown = {name: connection.scalar(text(f"SHOW {name}")) for name in ("lock_timeout", "statement_timeout")}
@@ -128,7 +128,7 @@ def test_connections_have_time_outs(database: str) -> None:
 
 
 def test_options_of_the_url_win_and_take_no_other_limit_away(database: str) -> None:
-    store = Store(f"{database}%20-c%20lock_timeout%3D3s", busy_seconds=8)
+    store = Store.migrated(f"{database}%20-c%20lock_timeout%3D3s", busy_seconds=8)
     with store.read() as connection:
         shown = [connection.scalar(text(f"SHOW {name}")) for name in ("lock_timeout", "statement_timeout")]
     assert shown == ["3s", "10s"]
@@ -136,7 +136,7 @@ def test_options_of_the_url_win_and_take_no_other_limit_away(database: str) -> N
 
 
 def test_a_fail_over_to_read_only_is_told_as_not_now(database: str) -> None:
-    store = Store(database, busy_seconds=5)
+    store = Store.migrated(database, busy_seconds=5)
     name = urlsplit(database).path.removeprefix("/")
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text(f"ALTER DATABASE {name} SET default_transaction_read_only = on"))
@@ -154,7 +154,7 @@ def test_a_fail_over_to_read_only_is_told_as_not_now(database: str) -> None:
 
 
 def test_a_server_that_cuts_connections_is_told_and_met_again(database: str) -> None:
-    store = Store(database, busy_seconds=5)
+    store = Store.migrated(database, busy_seconds=5)
 
     def read() -> None:
         with store.read() as connection:
@@ -198,7 +198,7 @@ def test_a_pooler_that_cuts_off_the_first_statement_is_told_as_not_now(
         raise OSError("server login has been failing, try again later")
 
     monkeypatch.setattr(engine.dialect, "do_ping", cut)
-    store = Store(f"sqlite:///{tmp_path}/r.db")
+    store = Store.migrated(f"sqlite:///{tmp_path}/r.db")
     monkeypatch.setattr(store, "engine", engine)
     with (
         pytest.raises(RegistryError, match=r"does not answer: .* cut off at its first statement"),

@@ -77,7 +77,7 @@ class HostWithStandby(Host):
 def host(tmp_path: Path, settings: NimbusSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostWithStandby]:
     monkeypatch.setattr("pipelines.nimbus.processes.standby._CALM_SECONDS", 0.1)
     monkeypatch.delenv("TRIDELTA_SPARK_MASTER", raising=False)
-    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
+    store = Store.migrated(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
     made = HostWithStandby(store, settings)
     made.supervisor.take_name()
     yield made

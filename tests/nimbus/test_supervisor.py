@@ -118,7 +118,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, settings: NimbusSettings) -> Iterator[Host]:
-    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
+    store = Store.migrated(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
     made = Host(store, settings)
     made.supervisor.take_name()
     yield made
@@ -431,7 +431,7 @@ def test_tables_that_are_missing_for_a_moment_end_no_supervisor(
     url: str, settings: NimbusSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As while a database is restored."""
-    store = Store(url, busy_seconds=5)
+    store = Store.migrated(url, busy_seconds=5)
     host = Host(store, settings)
     host.supervisor.take_name()
     host.supervisor.look()
@@ -460,7 +460,7 @@ def test_a_registry_file_that_is_replaced_has_one_supervisor_in_the_end(
         host.supervisor.look()
     assert "is missing" in reasons()[-1]
     assert not (tmp_path / "registry.db").exists()
-    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
+    store = Store.migrated(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
     second = SupervisorProcess(store, settings, "s1")
     if other:
         second.take_name()
@@ -472,7 +472,7 @@ def test_a_registry_file_that_is_replaced_has_one_supervisor_in_the_end(
 
 
 def test_a_registry_file_that_is_replaced_is_said_before_the_new_one_is_used(host: Host, tmp_path: Path) -> None:
-    Store(f"sqlite:///{tmp_path}/new.db").close()
+    Store.migrated(f"sqlite:///{tmp_path}/new.db").close()
     lease = host.registry.leases.take("x", "me", 60)
     for beside in tmp_path.glob("registry.db-*"):
         beside.unlink()

@@ -14,8 +14,8 @@ import pytest
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import DeployError, RegistryError
-from pipelines.nimbus.processes.standby import Order
-from pipelines.nimbus.processes.worker import WorkerProcess, asked_of, main
+from pipelines.nimbus.processes.standby import SlotOrder
+from pipelines.nimbus.processes.worker import WorkerProcess, main, spark_needs_of
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -86,12 +86,14 @@ def content(text: str) -> Content:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    return Registry(Store(f"sqlite:///{tmp_path}/registry.db"))
+    return Registry(Store.migrated(f"sqlite:///{tmp_path}/registry.db"))
 
 
 @pytest.fixture
 def worker(registry: Registry, tmp_path: Path) -> WorkerProcess:
-    return WorkerProcess(Store(f"sqlite:///{tmp_path}/registry.db"), NimbusSettings(tmp_path / "nimbus"), "s1", 1, "x")
+    return WorkerProcess(
+        Store.migrated(f"sqlite:///{tmp_path}/registry.db"), NimbusSettings(tmp_path / "nimbus"), "s1", 1, "x"
+    )
 
 
 def has_spark(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
@@ -126,7 +128,7 @@ CLUSTER = "spark://cluster:7077"
 def has_asked(worker: WorkerProcess, flows: Iterable[DeployedFlow]) -> None:
     """Its Spark was made of what these flows ask for."""
     there = {flow.serial: flow for flow in flows}
-    worker._asked, worker._compared = asked_of(there.values()), there
+    worker._asked, worker._compared = spark_needs_of(there.values()), there
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["while it runs", "while Spark starts"])
@@ -206,9 +208,9 @@ def test_the_master_is_that_of_flows_that_stand(registry: Registry) -> None:
     for name in ("a", "b"):
         registry.submit(name, named[0])
     registry.update("a", named[1])
-    assert asked_of(registry.flows()).master == "spark://1:7077"
+    assert spark_needs_of(registry.flows()).master == "spark://1:7077"
     registry.update("b", named[1])
-    assert asked_of(registry.flows()).master == "spark://2:7077"
+    assert spark_needs_of(registry.flows()).master == "spark://2:7077"
 
 
 def test_flows_that_came_or_went_make_no_rebalance_a_restart(
@@ -295,10 +297,10 @@ def test_a_standby_that_is_older_than_its_code_serves_nobody(
     importlib.import_module(file.stem)
     server, ends = FakeServer(), []
 
-    def stand_by(*_: object) -> tuple[Order, object]:
+    def stand_by(*_: object) -> tuple[SlotOrder, object]:
         if changed:
             file.write_text("BOUND = 900\n")
-        return Order(1, "x"), object()
+        return SlotOrder(1, "x"), object()
 
     has_spark(monkeypatch, server)
     monkeypatch.setenv("TRIDELTA_REGISTRY", registry._store.url)

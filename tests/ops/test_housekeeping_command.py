@@ -69,7 +69,7 @@ def test_the_registry_is_tidied_where_there_is_one(home: Path) -> None:
     from pipelines.nimbus.registry.store import Store
     from pipelines.nimbus.settings import registry_url
 
-    Store(registry_url()).close()
+    Store.migrated(registry_url()).close()
     report = run_round(Lake(home / "lake"), FlowSettings(home), Retention())
     assert "registry" in {one.what for one in report.things}
 

@@ -29,7 +29,7 @@ from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.base import _CLOSED
 from pipelines.sources.files import links_out
-from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_other_fields, header_of, refused_whole
+from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_other_fields, header_of, why_not_read
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -208,7 +208,7 @@ ALONE = (
 
 
 def has_more_values(file: str, options: dict[str, Any]) -> bool:
-    return refused_whole(file, ["k"], options) == "more than one JSON value, not read"
+    return why_not_read(file, ["k"], options) == "more than one JSON value, not read"
 
 
 def test_what_follows_the_first_value(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import BadNameError, DefinitionError, MissingPathError
 from pipelines.execution.batch.group import BatchGroup
-from pipelines.execution.batch.group_sources import Entrance
+from pipelines.execution.batch.group_sources import GroupSources
 from pipelines.graph.nodes import SpoutNode
 from pipelines.sources import CsvFiles, JsonFiles, TextFiles
 from pipelines.trident import Count, DeltaState, Split, TridentTopology
@@ -72,7 +72,7 @@ def test_a_hash_of_raw_bytes_does_not_compare(spark: SparkSession) -> None:
         topology, group = TridentTopology("lines"), BatchGroup.__new__(BatchGroup)
         topology.new_stream("lines", source)
         group.spouts = tuple(node for node in topology.graph if isinstance(node, SpoutNode))
-        group.entrance = Entrance(group.spouts)
+        group.sources = GroupSources(group.spouts)
         digests.append(group.fields)
     assert digests[0] != digests[1] == digests[2]
 

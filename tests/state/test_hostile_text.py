@@ -15,7 +15,7 @@ from pipelines.graph.dialects import DATAFUSION, SPARK
 from pipelines.maintenance.compaction import compact
 from pipelines.maintenance.folding import loose_condition, replaced, slices_condition
 from pipelines.maintenance.plan import Closed, FoldPlan
-from pipelines.maintenance.refused import Ages
+from pipelines.maintenance.rejected import Ages
 from pipelines.state import record as record_module
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake

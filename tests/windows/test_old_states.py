@@ -11,7 +11,7 @@ import pytest
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
 from pipelines.windows.array_kinds import OneByOne
-from pipelines.windows.arrays import State
+from pipelines.windows.arrays import WindowContent
 from pipelines.windows.bucket import ArrayBucket, Bucket, BucketMaker, Clocks
 from pipelines.windows.event import Event
 from pipelines.windows.event_rows import items_of
@@ -58,7 +58,7 @@ def test_windows_by_a_map_go_on_that_had_its_entries_for_values(one_by_one: bool
     rows = pa.table([pa.array(c, t) for c, t in zip(columns, own.values(), strict=True)], schema=pa.schema(own.items()))
     if one_by_one:
         arrays = OneByOne(operation, context("k"), schema)
-        state = State(arrays._saved(windows), None, 500)
+        state = WindowContent(arrays._saved(windows), None, 500)
         found = arrays.feed(state, rows, 2000)[0]["n"].to_pylist()
     else:
         kept = KeyedWindows(operation, context("k"))

@@ -14,7 +14,7 @@ from pipelines import aggregators as agg
 from pipelines.graph import events as ev
 from pipelines.windows import arrays
 from pipelines.windows.array_kinds import OneByOne
-from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, WindowContent, from_ipc, to_ipc
 from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import (
@@ -106,4 +106,4 @@ def check_history(window: Any, parts: list[tuple[list[Row], int]], keyed: bool) 
         assert laid is not None
         assert after.windows is not None
         assert laid.sort_by("_text").to_pylist() == after.windows.sort_by("_text").to_pylist()
-        state = State(laid, after.pending, after.clock)
+        state = WindowContent(laid, after.pending, after.clock)

@@ -15,7 +15,7 @@ from pipelines.flowmix import WindowAggregator
 from pipelines.graph import events as ev
 from pipelines.windows import span_arrays
 from pipelines.windows.array_kinds import arrays_for, fits, wanted_columns
-from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, WindowContent, from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -122,9 +122,9 @@ def one_by_one(
     return made
 
 
-def through_bytes(state: State) -> State:
+def through_bytes(state: WindowContent) -> WindowContent:
     tables = [None if table is None else from_ipc([to_ipc(table, "lz4")]) for table in (state.windows, state.pending)]
-    return State(*tables, state.clock)
+    return WindowContent(*tables, state.clock)
 
 
 def check(

@@ -16,7 +16,7 @@ from pipelines.graph import events as ev
 from pipelines.graph.nodes import Aggregation
 from pipelines.windows import arrays
 from pipelines.windows.array_kinds import OneByOne, fits, windows_of
-from pipelines.windows.arrays import EMPTY, State, from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, WindowContent, from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -88,9 +88,9 @@ def generic(
     return made
 
 
-def through_bytes(state: State) -> State:
+def through_bytes(state: WindowContent) -> WindowContent:
     tables = [None if table is None else from_ipc([to_ipc(table, "lz4")]) for table in (state.windows, state.pending)]
-    return State(*tables, state.clock)
+    return WindowContent(*tables, state.clock)
 
 
 def check(

@@ -46,7 +46,7 @@ def clocks_after(
     latest = counts.get(LATEST) if node.clock == nodes.EVENTS else at
     if latest is not None:
         for spout in group.spouts:
-            if spout not in group.entrance.channels or node.clock != nodes.EVENTS:
+            if spout not in group.sources.channels or node.clock != nodes.EVENTS:
                 mark = latest - node.delay
                 said[spout.stream] = max(mark, said.get(spout.stream, mark))
     return {origin: max(clock, before.get(origin, clock)) for origin, clock in {**before, **said}.items()}
@@ -57,7 +57,7 @@ def watermark_of(group: BatchGroup, node: nodes.ChannelNode, clocks: Mapping[str
 
     One that does not go by the events of a source has a clock of its own: what windows before it have said is another time.
     """
-    origins = group.entrance.origins if node.clock == nodes.EVENTS else [spout.stream for spout in group.spouts]
+    origins = group.sources.origins if node.clock == nodes.EVENTS else [spout.stream for spout in group.spouts]
     return clock_of(clocks, origins)
 
 

@@ -29,7 +29,7 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
-    Kept,
+    KeptStates,
     StateFiles,
     StateRef,
     WindowFailure,
@@ -51,7 +51,7 @@ from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame, to_arrow
 from pipelines.windows.array_kinds import OneByOne, wanted_columns, windows_of
-from pipelines.windows.arrays import State, conformed
+from pipelines.windows.arrays import WindowContent, conformed
 from pipelines.windows.bucket import NEVER
 from pipelines.windows.signature import signature
 
@@ -164,7 +164,7 @@ class DriverWindows:
 
     @property
     def whole_events(self) -> dict[str, dict[str, str]]:
-        """Return the fields of the events that windows keep as a whole, by operation (`window_state.Taken`)."""
+        """Return the fields of the events that windows keep as a whole, by operation (`window_state.FieldsByOperation`)."""
         return self._taken([stage for stage in self._stages if stage.sees_all])
 
     @staticmethod
@@ -187,7 +187,7 @@ class DriverWindows:
 
     def _remove_all(self, checkpoint: Checkpoint) -> None:
         for name in self._files.names():
-            # Of a run that has taken this one's place they are all that its windows hold.
+            # They are all that the windows of a run hold that has taken this one's place.
             checkpoint.still_held()
             self._files.remove(name)
         checkpoint.still_held()
@@ -271,7 +271,7 @@ class DriverWindows:
         if kept is None:
             former = None
             kept = self._states.kept_of(state) if state else None
-        states = kept.states if kept else (State(),) * len(self._stages)
+        states = kept.states if kept else (WindowContent(),) * len(self._stages)
         states, left = self._fitting(states)
         with checkpoint.committing(wait_seconds):
             check()
@@ -289,7 +289,7 @@ class DriverWindows:
         empty = kept.empty if kept else range(len(self._stages))
         return tuple(self._stages[number].node.label for number in empty)
 
-    def _kept_of(self, former: StateRef) -> Kept | None:
+    def _kept_of(self, former: StateRef) -> KeptStates | None:
         """Return what the windows keep of the state of the definition before; None: it is gone."""
         with suppress(WindowStateError):
             return self._states.kept_of(former)
@@ -303,7 +303,7 @@ class DriverWindows:
         is_other = None not in (self._version, version) and self._version != version
         return not is_own and (on_purpose or is_other)
 
-    def _fitting(self, states: tuple[State, ...]) -> tuple[tuple[State, ...], pa.Table | None]:
+    def _fitting(self, states: tuple[WindowContent, ...]) -> tuple[tuple[WindowContent, ...], pa.Table | None]:
         """Return states without what waits for the clock and lacks a field that the first window takes, and that.
 
         Raises:
@@ -397,7 +397,7 @@ class DriverWindows:
     def clock_before(self, txid: int) -> int | None:
         """Return the watermark before a batch, in ms; None: nothing is known of it."""
         named = next(self._named(txid), None)
-        return clock_of(named.clocks, self._group.entrance.origins) if named else None
+        return clock_of(named.clocks, self._group.sources.origins) if named else None
 
     def _known(self, txid: int) -> Named | None:
         named = next(self._named(txid + 1), None)
@@ -426,7 +426,7 @@ class DriverWindows:
                 self._a_byte = taken.number / position.bytes, taken.bytes / position.bytes
             given = before.clocks if before else {}
             clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
-            clock = clock_of(clocks, self._group.entrance.origins)
+            clock = clock_of(clocks, self._group.sources.origins)
             pieces = taken.pieces(NEVER if clock is None else clock)
             try:
                 results, state = self._states.run(

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
 from pipelines.execution.batch.accounts import HASH, row_hash
-from pipelines.execution.batch.group_sources import Entrance, said
+from pipelines.execution.batch.group_sources import GroupSources, said
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
@@ -106,7 +106,7 @@ class BatchGroup:
     ) -> None:
         self.spark, self.lake, self.topology, self.spouts = spark, lake, topology, spouts
         self.name = group_name(spouts)
-        self.entrance = Entrance(spouts)
+        self.sources = GroupSources(spouts)
         self.first_gate: FirstGate | None = None
         self._gates: dict[int, tuple[str, CompiledGate]] = {}
         self._sampled: dict[int, float] = {}
@@ -122,7 +122,7 @@ class BatchGroup:
                 hint="end it with persistent_aggregate or partition_persist",
             )
         self.quarantine = quarantine_writer(lake, topology.name)
-        self.refused = rows_of(topology, self.name, [spout.stream for spout in spouts])
+        self.rejected = rows_of(topology, self.name, [spout.stream for spout in spouts])
         self.prepare(wait=wait)
         self.queries_states = any(
             isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
@@ -179,7 +179,7 @@ class BatchGroup:
         """Return a digest of what of the sources' rows is hashed, and how, by which two hashes are known to compare."""
         hashed = []
         for spout in self.spouts:
-            fields = self.entrance.hashed(spout)
+            fields = self.sources.hashed(spout)
             # Former versions hashed the bytes of a line as they lie there.
             mark = ["text"] if isinstance(spout.source.inner, TextFiles) else []
             hashed.append([row_hash(fields), fields.simpleString(), *mark])
@@ -195,12 +195,12 @@ class BatchGroup:
         """
         if wait and self._awaited and not any(map(has_log, self._awaited)):
             return False
-        channels = [self.lake.channel_path(name) for one in self.entrance.channels for name in one.reads]
+        channels = [self.lake.channel_path(name) for one in self.sources.channels for name in one.reads]
         self._awaited = {path for path in channels if wait and not has_log(path)}
         if self._awaited:
             return False
         if not self.sinks:
-            self.entrance.prepare(self.spark, self.lake, self.topology.name)
+            self.sources.prepare(self.spark, self.lake, self.topology.name)
         empty, made = self._empty(), {sink.node.id: sink for sink in self.sinks}
         while self._waiting:
             makers = self.topology.persists if wait else self._waiting
@@ -219,7 +219,7 @@ class BatchGroup:
 
         empty = {}
         for spout in self.spouts:
-            schema = self.entrance.schema(spout)
+            schema = self.sources.schema(spout)
             if spout.slice_by is not None:
                 self._check_slice(spout, schema)
                 schema = schema.add(SLICE_COLUMN, StringType())
@@ -324,7 +324,7 @@ class BatchGroup:
     def _declared(self, node: nodes.PersistNode, columns: StructType) -> StateSchema:
         named = ((f.name, f.dataType.simpleString()) for f in columns.fields)
         cut = tuple((spout.stream, spout.slice_by) for spout in self.spouts if spout.slice_by)
-        return StateSchema.of_node(node, self.topology.name, named, sliced=self.entrance.sliced, slice_by=cut)
+        return StateSchema.of_node(node, self.topology.name, named, sliced=self.sources.sliced, slice_by=cut)
 
     def marked(self, source: DataFrame) -> DataFrame:
         """Return the rows of the group's only source with `_slice`, `_hash`, and `_failed` of the first gate.
@@ -332,21 +332,21 @@ class BatchGroup:
         Hashed here, and not where they are counted: an observation evaluates its expressions row by row, outside generated code.
         """
         (spout,) = self.spouts
-        source = self.entrance.with_slice(spout, source)
+        source = self.sources.with_slice(spout, source)
         self.first_gate = self.first_gate or self._first_gate(spout, source)
         if self.first_gate is not None:
-            source = self.first_gate.compiled.annotate(source, unless=F.expr(self.entrance.refused))
-        return source.withColumn(HASH, F.expr(row_hash(self.entrance.hashed(spout))))
+            source = self.first_gate.compiled.annotate(source, unless=F.expr(self.sources.rejected))
+        return source.withColumn(HASH, F.expr(row_hash(self.sources.hashed(spout))))
 
     def _first_gate(self, spout: nodes.SpoutNode, source: DataFrame) -> FirstGate | None:
         children = self.topology.graph.children(spout.id)
         if len(children) != 1 or not isinstance(children[0], nodes.GateNode):
             return None
-        names = [*spout.fields, SLICE_COLUMN] if self.entrance.sliced else spout.fields
+        names = [*spout.fields, SLICE_COLUMN] if self.sources.sliced else spout.fields
         compiled = self.compiled_gate(children[0], source.select(*(f"`{name}`" for name in names)))
         if not compiled.by_rows_alone:
             return None
-        return FirstGate(compiled, tuple(compiled.metrics(unless=F.expr(self.entrance.refused))))
+        return FirstGate(compiled, tuple(compiled.metrics(unless=F.expr(self.sources.rejected))))
 
     def compiled_gate(self, node: nodes.GateNode, frame: DataFrame) -> CompiledGate:
         """Return a gate compiled once for its schema: building it costs more than a small batch."""

@@ -41,14 +41,14 @@ Frames = dict[int, DataFrame]
 """By spout node the rows of its source: its fields, `_corrupt string`, `_file string`."""
 
 
-class Entrance:
+class GroupSources:
     """The sources of one batch group, in the order of their definition (which is that of Spark's offset log).
 
     Args:
         spouts: the group's spout nodes, at least one.
 
     Attributes:
-        prelude: what the part of the plan that runs in the stream itself has told when `stream` made it.
+        prelude: what the part of the plan that runs in the stream itself reported when `stream` made it.
     """
 
     def __init__(self, spouts: tuple[nodes.SpoutNode, ...]) -> None:
@@ -71,7 +71,7 @@ class Entrance:
         return len(self.spouts) > 1 or bool(self.channels)
 
     @property
-    def refused(self) -> str:
+    def rejected(self) -> str:
         """Return whether the plan cannot take a row, as SQL over what `with_slice` gives."""
         no_slice = f" OR {SLICE_COLUMN} = '{NO_SLICE}'" if self.sliced else ""
         return f"({CORRUPT} IS NOT NULL{no_slice})"

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pipelines.errors import BatchError
 from pipelines.execution.batch.accounts import HASH, row_hash, xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
-from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
+from pipelines.execution.batch.quarantine import rejected_by_gate, rejected_by_source
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.compile import Compiler
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pipelines.planner.siblings import Siblings
     from pipelines.state.table import StateTable
 
-RECEIVED, REFUSED, XOR = "received", "refused", "xor"
+RECEIVED, REJECTED, XOR = "received", "refused", "xor"
 
 # Spark delivers an observation on its listener bus, normally within milliseconds of the action's end.
 _OBSERVATION_SECONDS = 30.0
@@ -113,7 +113,7 @@ class _PassedGate:
 
 
 class PlanRun:
-    """Builds the frames that a group commits, and accounts for what came in and what was refused.
+    """Builds the frames that a group commits, and accounts for what came in and what was rejected.
 
     Args:
         sources: by spout the source's frame: fields, `_corrupt`, `_file`.
@@ -152,7 +152,7 @@ class PlanRun:
         """Return the source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
         if self.slices is None and len(self.group.spouts) == 1:
             return self._observed(spout, source)
-        source = self.group.entrance.with_slice(spout, source)
+        source = self.group.sources.with_slice(spout, source)
         if self.slices is not None:
             if spout.slice_by is not None:
                 source = source.where(F.col(SLICE_COLUMN).isin(*self.slices, NO_SLICE))
@@ -171,15 +171,15 @@ class PlanRun:
         return [*self._counters(spout), *(self._first_gate.metrics if self._first_gate is not None else ())]
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
-        """Return rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
-        hashed = HASH if self._observation is not None else row_hash(self.group.entrance.hashed(spout))
+        """Return rows, rejected rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
+        hashed = HASH if self._observation is not None else row_hash(self.group.sources.hashed(spout))
         counters = [
             F.expr(f"count(1) AS {RECEIVED}"),
-            F.expr(f"count(CASE WHEN {self.group.entrance.refused} THEN 1 END) AS {REFUSED}"),
+            F.expr(f"count(CASE WHEN {self.group.sources.rejected} THEN 1 END) AS {REJECTED}"),
             F.expr(f"{xor_of_rows(hashed)} AS {XOR}"),
         ]
         if self._tells_time(spout):
-            good = F.when(~F.expr(self.group.entrance.refused), F.col(events.CLOCK))
+            good = F.when(~F.expr(self.group.sources.rejected), F.col(events.CLOCK))
             counters.append(F.max(good).alias(LATEST))
             marks = [self.watermark(name) for name in self.group.watermarked]
             known = [mark for mark in marks if mark is not None]
@@ -189,7 +189,7 @@ class PlanRun:
 
     def _tells_time(self, spout: nodes.SpoutNode) -> bool:
         """Return whether the clock of a channel comes from this source's events."""
-        return events.CLOCK in spout.fields and spout not in self.group.entrance.channels
+        return events.CLOCK in spout.fields and spout not in self.group.sources.channels
 
     def frames(
         self,
@@ -207,10 +207,10 @@ class PlanRun:
         """
         good = {}
         for spout in self.group.spouts:
-            fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
+            fields = [*spout.fields, SLICE_COLUMN] if self.group.sources.sliced else list(spout.fields)
             if self._first_gate is not None and not left_out:
                 fields.append(FAILED)
-            taken = without(self._marked[spout.id], left_out).where(f"NOT {self.group.entrance.refused}")
+            taken = without(self._marked[spout.id], left_out).where(f"NOT {self.group.sources.rejected}")
             good[spout.id] = taken.selectExpr(*(SPARK.name(name) for name in fields))
         compiler = Compiler(self.group.topology.graph, tuple(wanted), self, good, given, siblings)
         self._source_read |= compiler.reads_source
@@ -319,10 +319,10 @@ class PlanRun:
 
     @property
     def counts(self) -> Mapping[str, Any]:
-        """Return `received` and `refused` rows and their `xor`: from the observation if a job ran, else from a counting job."""
+        """Return `received` and rejected rows and their `xor`: from the observation if a job ran, else from a counting job."""
         if self._counts is None and self._observation is None:
             rows = [self._marked[spout.id].agg(*self._counters(spout)).collect()[0] for spout in self.group.spouts]
-            self._counts = {name: sum(row[name] for row in rows) for name in (RECEIVED, REFUSED)}
+            self._counts = {name: sum(row[name] for row in rows) for name in (RECEIVED, REJECTED)}
             self._counts[XOR] = xor([row[XOR] for row in rows])
             latest = [row[LATEST] for row in rows if LATEST in row.asDict() and row[LATEST] is not None]
             self._counts[LATEST] = max(latest, default=None)
@@ -352,7 +352,7 @@ class PlanRun:
 
     def slice_counts(self) -> dict[str, tuple[int, frozenset[str]]]:
         """Return per slice of a bounded run the rows that came in, and the source files that they came from."""
-        key = F.col(SLICE_COLUMN) if self.group.entrance.sliced else F.lit(self.slices[0])  # type: ignore[index]
+        key = F.col(SLICE_COLUMN) if self.group.sources.sliced else F.lit(self.slices[0])  # type: ignore[index]
         key = F.when(F.col(CORRUPT).isNotNull(), F.lit(NO_SLICE)).otherwise(key).alias("slice")
         total: dict[str, tuple[int, frozenset[str]]] = {}
         for frame in self._marked.values():
@@ -365,7 +365,7 @@ class PlanRun:
     def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
         """Return the results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
         results = []
-        key = slice_ if slice_ is not None and self.group.entrance.sliced else self.label
+        key = slice_ if slice_ is not None and self.group.sources.sliced else self.label
         for node_id, passed in self.gates.items():
             result = self._result(passed, key)
             if result is not None and self.slices is None and self.group.may_sample(node_id, result):
@@ -389,17 +389,17 @@ class PlanRun:
         return observed(observation, passed.count)
 
     def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:
-        """Return the rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""
+        """Return the rows that the source's format or a gate rejected, or None if there are none. Two passes only if needed."""
         parts: list[DataFrame] = []
-        if self.slices is not None or self.counts[REFUSED]:
+        if self.slices is not None or self.counts[REJECTED]:
             for spout in self.group.spouts:
-                marked = without(self._marked[spout.id], left_out).where(F.expr(self.group.entrance.refused))
-                parts.append(refused_by_source(marked, spout))
+                marked = without(self._marked[spout.id], left_out).where(F.expr(self.group.sources.rejected))
+                parts.append(rejected_by_source(marked, spout))
         for node_id, passed in self.gates.items():
             name = passed.compiled.gate.name
             if passed.compiled.drop_names and self._dropped(passed):
                 dropped = passed.compiled.dropped(passed.annotated)
-                parts.append(refused_by_gate(dropped, name, passed.compiled.drop_names, self._fields(node_id)))
+                parts.append(rejected_by_gate(dropped, name, passed.compiled.drop_names, self._fields(node_id)))
         return reduce(DataFrame.unionByName, parts) if parts else None
 
     def _dropped(self, passed: _PassedGate) -> int:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from pipelines import logs
 from pipelines.errors import BatchError, DefinitionError, TrideltaError
-from pipelines.execution.batch.quarantine import of_group, poison_rows, refused_batch, table_columns
+from pipelines.execution.batch.quarantine import of_group, poison_rows, rejected_batch, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import Batch, BatchState, Coordinator
 from pipelines.execution.protocol.failures import lake_fault, reason_of
@@ -70,7 +70,7 @@ class PoisonRows:
             raise
         except Exception as error:
             logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
-            return f"the source {self._group.entrance!r} (they could not be read)"
+            return f"the source {self._group.sources!r} (they could not be read)"
         return str(self._group.quarantine.table.path)
 
     def keep_skipped(
@@ -78,7 +78,7 @@ class PoisonRows:
     ) -> None:
         """Put the rows of a batch that is left out into quarantine, to which they did not come when it failed.
 
-        Where the source cannot be read they are in it alone, which whoever skipped the batch was told.
+        Where the source cannot be read they are in it alone: whoever skipped the batch got a message about that.
 
         Raises:
             BatchError, DiskFullError, StoreError: quarantine does not take them.
@@ -104,7 +104,7 @@ class PoisonRows:
         """Return whether the rows of a poison batch came to quarantine, where a replay may have taken them since.
 
         Args:
-            planned: when the batch was. Of one that is older than the log nobody knows, so nothing is to be done.
+            planned: when the batch was planned. Nothing is known of one that is older than the log, so nothing is to be done.
             plan: its digest: rows of another plan are not those of the batch. Earlier releases have not kept it.
         """
         table = self._group.quarantine.table
@@ -126,9 +126,9 @@ class PoisonRows:
         self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
     ) -> None:
         group = self._group
-        sources = group.entrance.before_windows(group.spark) if sources is None else sources
+        sources = group.sources.before_windows(group.spark) if sources is None else sources
         parts = (
-            refused_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
+            rejected_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
             for spout in group.spouts
         )
         self._put(epoch, batch, reduce(DataFrame.unionByName, parts), seen, plan)
@@ -143,16 +143,16 @@ class PoisonRows:
         frame = arrow_frame(self._group.spark, rows)
         frame = frame.withColumns({name: F.lit(None).cast("string") for name in (CORRUPT, FILE)})
         fields = [name for name in rows.column_names if name not in events.COLUMNS or name == events.CLOCK]
-        refused = refused_batch(frame, fields, stream, reason).withColumn("rule", F.lit(WAITING))
-        self._put(epoch, Batch(self._group.name, txid, 0), refused)
+        rejected = rejected_batch(frame, fields, stream, reason).withColumn("rule", F.lit(WAITING))
+        self._put(epoch, Batch(self._group.name, txid, 0), rejected)
         logger.warning("waiting events in quarantine", txid=txid, rows=rows.num_rows, reason=reason)
 
     def _put(
-        self, epoch: Epoch, batch: Batch, refused: DataFrame, seen: int | None = None, plan: str | None = None
+        self, epoch: Epoch, batch: Batch, rejected: DataFrame, seen: int | None = None, plan: str | None = None
     ) -> None:
         """Put rows in the place of those that quarantine holds of the batch."""
         group, writer = self._group, self._group.quarantine
-        rows = of_group(refused.toArrow(), group.name)
+        rows = of_group(rejected.toArrow(), group.name)
         writer.prepare(table_columns())
         record = BatchRecord(
             kind=POISON,
@@ -166,7 +166,7 @@ class PoisonRows:
             # Times of two tables do not compare: a clock may have been set back between their commits.
             states={sink.name: sink.table.version() for sink in group.sinks},
         )
-        writer.replace_rows(rows, record, poison_rows(group.refused, batch.txid), seen=seen)
+        writer.replace_rows(rows, record, poison_rows(group.rejected, batch.txid), seen=seen)
 
     def kept(self) -> set[int]:
         """Return the txids whose rows are in quarantine: of this life of the checkpoint and of earlier ones."""
@@ -174,7 +174,7 @@ class PoisonRows:
         if not writer.table.exists():
             return set()
         writer.prepare(table_columns())
-        rows = writer.table.stored(poison_rows(self._group.refused), f"DISTINCT {TXID}")
+        rows = writer.table.stored(poison_rows(self._group.rejected), f"DISTINCT {TXID}")
         return set(rows[TXID].to_pylist())
 
     def forget(self, txid: int, seen: int | None = None) -> None:
@@ -184,7 +184,7 @@ class PoisonRows:
             txid: the batch.
             seen: what `seen` has returned, where another process may have kept them since; it is refused as in `keep`.
         """
-        self._forget(txid, poison_rows(self._group.refused, txid), seen)
+        self._forget(txid, poison_rows(self._group.rejected, txid), seen)
 
     def release(self, txid: int, seen: int | None = None) -> None:
         """Release the rows of a poison batch whose plan is gone: what their source still has comes again, under some txid.
@@ -194,7 +194,7 @@ class PoisonRows:
         Args:
             txid, seen: as of `forget`.
         """
-        writer, where = self._group.quarantine, poison_rows(self._group.refused, txid, alone=True)
+        writer, where = self._group.quarantine, poison_rows(self._group.rejected, txid, alone=True)
         if not writer.table.exists():
             return
         writer.prepare(table_columns())
@@ -225,7 +225,7 @@ class PoisonRows:
 
     def forget_all(self) -> None:
         """Release the rows of all poison batches: the stream begins again, and reads them again."""
-        self._forget(-1, poison_rows(self._group.refused))
+        self._forget(-1, poison_rows(self._group.rejected))
 
     def _forget(self, txid: int, where: str, seen: int | None = None) -> None:
         writer = self._group.quarantine

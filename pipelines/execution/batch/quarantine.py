@@ -58,7 +58,7 @@ def quarantine_writer(lake: Lake, flow: str) -> StateWriter:
 
 
 def of_group(rows: pa.Table, group: str) -> pa.Table:
-    """Return refused rows with the batch group that refused them."""
+    """Return rejected rows with the batch group that rejected them."""
     return rows.append_column(GROUP, pa.repeat(pa.scalar(group), rows.num_rows))
 
 
@@ -108,7 +108,7 @@ def as_json(fields: Sequence[str]) -> Column:
     return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), ROW_JSON)
 
 
-def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
+def rejected_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
     """Return malformed records with their text, files that are not read, events without a time, rows with a date or time that
     is too far, and rows whose slice is none, or cannot be one.
 
@@ -159,7 +159,7 @@ def _after(mark: str) -> Column:
 
 
 def _text() -> Column:
-    """Return a refused record's own text, without the engine's marks; null for what was read."""
+    """Return a rejected record's own text, without the engine's marks; null for what was read."""
     untimed = F.when(F.col(CORRUPT).startswith(WITHOUT_TIME), _after(WITHOUT_TIME))
     text = F.coalesce(untimed, _behind(OTHER_FIELDS), _behind(FAR_TIME), _behind(NOT_READ), F.col(CORRUPT))
     return F.when(text.startswith(OWN_TEXT), text.substr(F.lit(len(OWN_TEXT) + 1), F.length(text))).otherwise(text)
@@ -172,10 +172,10 @@ def _behind(mark: str) -> Column:
     return F.when(F.col(CORRUPT).startswith(mark), line)
 
 
-def refused_by_gate(
+def rejected_by_gate(
     dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str], also: Sequence[str] = ()
 ) -> DataFrame:
-    """Return rows that a gate's drop checks refused; `rule` names those of `drops` that do not hold.
+    """Return rows that a gate's drop checks rejected; `rule` names those of `drops` that do not hold.
 
     Args:
         also: further columns to keep.
@@ -194,7 +194,7 @@ def refused_by_gate(
     )
 
 
-def refused_batch(source: DataFrame, fields: Sequence[str], stream: str, reason: str) -> DataFrame:
+def rejected_batch(source: DataFrame, fields: Sequence[str], stream: str, reason: str) -> DataFrame:
     """Return all rows of a poison batch."""
     return source.select(
         F.lit(BATCH).alias("stage"),

@@ -19,7 +19,7 @@ from pipelines.execution.batch.accounts import HASH, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, now, watermark_of, with_clock
 from pipelines.execution.batch.commits import Announced, computed, computed_together, own_rows, prepared, with_hashes
 from pipelines.execution.batch.group import BatchGroup, Sink
-from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, around_own, observed
+from pipelines.execution.batch.plan_run import RECEIVED, REJECTED, XOR, Base, PlanRun, Reads, around_own, observed
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import of_group, table_columns
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
@@ -112,7 +112,7 @@ class StreamBatch:
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
-        self._refused_seen = -1
+        self._rejected_seen = -1
         self._plan: str | None = None
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
@@ -171,8 +171,8 @@ class StreamBatch:
         """
         standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
         self._seen = {name: version for name, (version, _) in standing.items()}
-        refused = self._group.quarantine
-        self._refused_seen = refused.version() if refused.table.exists() else -1
+        quarantine = self._group.quarantine
+        self._rejected_seen = quarantine.version() if quarantine.table.exists() else -1
         return {name: last for name, (_, last) in standing.items()}
 
     def _commit_all(self, attempt: _Attempt) -> set[str]:
@@ -232,7 +232,7 @@ class StreamBatch:
         return stream_id(self._group.topology.name, name, self._epoch.number)
 
     @property
-    def _refused_id(self) -> str:
+    def _rejected_id(self) -> str:
         return self._app_id(f"{NAME}/{self._group.name}")
 
     def _known(self, sink: Sink, last: int | None, txid: int) -> bool:
@@ -490,18 +490,18 @@ class StreamBatch:
         return StateCommit(sink.name, version, rows, time.monotonic() - started)
 
     def _quarantine(self, attempt: _Attempt, counts: Mapping[str, Any], *, complete: bool) -> int:
-        """Commit the refused rows of the batch, unless a first life of the batch did. Return how many there are.
+        """Commit the rejected rows of the batch, unless a first life of the batch did. Return how many there are.
 
         Args:
             complete: whether the attempt's one run passed all gates.
         """
-        if not self._group.last_gates and not counts[REFUSED]:
+        if not self._group.last_gates and not counts[REJECTED]:
             return 0
         batch = attempt.batch
         writer = self._group.quarantine
         claimed: Claims = {}
         if writer.table.exists():
-            last = writer.committed(self._refused_id)
+            last = writer.committed(self._rejected_id)
             if last is not None and last >= batch.txid:
                 own = (c for c in writer.table.commits.batches() if c.group in (None, self._group.name))
                 return sum(c.rows for c in own if c.txid == batch.txid)
@@ -517,13 +517,13 @@ class StreamBatch:
         return self._commit_quarantine(attempt, run, claimed, counts)
 
     def _commit_quarantine(self, attempt: _Attempt, run: PlanRun, claimed: Claims, counts: Mapping[str, Any]) -> int:
-        refused = run.quarantine(claimed)
-        rows = refused.toArrow() if refused is not None else None
+        rejected = run.quarantine(claimed)
+        rows = rejected.toArrow() if rejected is not None else None
         if rows is None or not rows.num_rows:
             return 0
         self._group.quarantine.prepare(table_columns())
         record = self._record(attempt, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
-        writer, app_id, seen = self._group.quarantine, self._refused_id, self._refused_seen
+        writer, app_id, seen = self._group.quarantine, self._rejected_id, self._rejected_seen
         of = of_group(rows, self._group.name)
         self._announced.commit(
             NAME, attempt.batch.txid, writer, lambda: writer.append_arrow(of, record, app_id, seen=seen)

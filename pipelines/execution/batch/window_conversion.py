@@ -17,7 +17,7 @@ from pipelines.execution.checkpoint.changeover import Changeover, Query, left_re
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import WindowPlaceError
 from pipelines.windows.array_kinds import OneByOne
-from pipelines.windows.arrays import State
+from pipelines.windows.arrays import WindowContent
 from pipelines.windows.bucket import NEVER, ArrayBucket, Bucket
 from pipelines.windows.signature import signature
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pipelines.windows.arrays import Arrays
 
 
-class Stage(Protocol):
+class WindowStage(Protocol):
     """One window of the batch, as `DriverWindows` has it."""
 
     node: nodes.BatchWindowNode
@@ -47,7 +47,7 @@ class Stage(Protocol):
 
 
 @dataclass(frozen=True)
-class Taken:
+class ConvertedWindows:
     """The content of the windows of a channel.
 
     Attributes:
@@ -55,7 +55,7 @@ class Taken:
         clocks: the watermark of each origin, in ms.
     """
 
-    states: tuple[State, ...]
+    states: tuple[WindowContent, ...]
     clocks: Mapping[str, int]
 
 
@@ -87,22 +87,22 @@ class ChannelWindows:
         if own := [table for table in self._tables_of(self.checkpoint) if belonging.knows(table)]:
             belonging.check(own)
 
-    def read(self, stages: Sequence[Stage]) -> Taken:
+    def read(self, stages: Sequence[WindowStage]) -> ConvertedWindows:
         """Read what the windows hold, behind all that is in the channel."""
         clocks = self._clocks()
         stores = self._stores(stages)
-        known = clock_of(clocks, self._group.entrance.origins)
+        known = clock_of(clocks, self._group.sources.origins)
         clock = NEVER if known is None else known
-        return Taken(
+        return ConvertedWindows(
             tuple(self._state(stage, blobs, clock) for stage, blobs in zip(stages, stores, strict=True)), clocks
         )
 
-    def check_forms(self, stages: Sequence[Stage]) -> None:
+    def check_forms(self, stages: Sequence[WindowStage]) -> None:
         """Check that what the windows hold could be taken over, if their queries stood still."""
         for stage, blobs in zip(stages, self._stores(stages), strict=True):
             self._kept(stage, blobs)
 
-    def _stores(self, stages: Sequence[Stage]) -> list[list[bytes]]:
+    def _stores(self, stages: Sequence[WindowStage]) -> list[list[bytes]]:
         if not self.checkpoint.has_state or not self.checkpoint.finished_batches():
             return [[] for _ in stages]
         stores = list(_blobs(self._group.spark, self.checkpoint.spark))
@@ -169,13 +169,13 @@ class ChannelWindows:
         records = [commit.record for commit in channel.commits.batches() if commit.record]
         return next((record.clocks for record in reversed(records) if record.clocks), {})
 
-    def _state(self, stage: Stage, blobs: Sequence[bytes], clock: int) -> State:
+    def _state(self, stage: WindowStage, blobs: Sequence[bytes], clock: int) -> WindowContent:
         kept = self._kept(stage, blobs)
         if isinstance(stage.arrays, OneByOne):
             return stage.arrays.of_buckets(map(Bucket.saved_in, kept), stage.row_schema, clock)
         return stage.arrays.joined(map(ArrayBucket.state_in, kept), stage.row_schema, clock)
 
-    def _kept(self, stage: Stage, blobs: Sequence[bytes]) -> list[bytes]:
+    def _kept(self, stage: WindowStage, blobs: Sequence[bytes]) -> list[bytes]:
         form = (Bucket if isinstance(stage.arrays, OneByOne) else ArrayBucket).__name__
         own = signature(stage.node.operation, stage.node.context.partition, form)
         if not all(blob.startswith(own) for blob in blobs):

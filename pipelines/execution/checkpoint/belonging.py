@@ -264,7 +264,7 @@ class Belonging:
         if not table.exists():
             return None
         if name.startswith(QUARANTINE):
-            # All queries of the flow write it, and not in each batch: only what this one has committed last is told.
+            # All queries of the flow write it, and not in each batch: only what this one has committed last is known.
             group = f"{QUARANTINE}/{self._checkpoint.folder.name}"
             return last_txid(table.opened(), stream_id(self._checkpoint.flow, group, epoch.number))
         held = [

@@ -113,7 +113,7 @@ class Checkpoint:
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
-                # Of a folder without files Hadoop's marker is listed, which is no file under that name.
+                # A folder without files is listed as Hadoop's marker, which is no file under that name.
                 with suppress(FileNotFoundError) if not entry.size else nullcontext():
                     self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
             self.still_held()

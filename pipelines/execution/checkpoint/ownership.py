@@ -54,7 +54,7 @@ class Host:
     Attributes:
         name: Its name.
         machine: The id of its system; empty where there is none.
-        boot: The boot of its kernel; empty where it is not told.
+        boot: The boot of its kernel; empty where it is unknown.
     """
 
     name: str

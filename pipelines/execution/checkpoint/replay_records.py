@@ -43,7 +43,7 @@ class Record(Report):
         rows: how many.
         finished: when; None: it was cut off.
         landed: rows that went through.
-        refused: rows that were refused again, by what refused them.
+        refused: rows that were rejected again, by what rejected them.
         left: why it was given up with its rows in quarantine, where no replay takes them again; None: it was not.
         quarantine: Delta's id of the table; None in records of earlier releases.
     """
@@ -167,7 +167,7 @@ def put_in_since(
     """Return a batch that a checkpoint would try again though a replay has taken its rows; None: there is none.
 
     A replay takes what was left out, or what Spark has marked: the checkpoint was put back, or its attempts are lost. What
-    gates refused of it has gone on as theirs, in states before them and by further replays, which nobody tells from the batch.
+    gates rejected of it has gone on as theirs, in states before them and by further replays, which nobody tells from the batch.
     """
     group = checkpoint.folder.name
     # Behind the attempts: a stream forgets them once their batches are marked.

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
 from pipelines.places.location import Location, Place, put_whole
-from pipelines.windows.arrays import EMPTY, Arrays, State, from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, Arrays, WindowContent, from_ipc, to_ipc
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -266,8 +266,8 @@ class _Read:
         return [StateRef.of_json(ref) for ref in self.head["below"]]
 
 
-States = tuple[State, ...]
-"""Of each window of a query, in the order of the query."""
+States = tuple[WindowContent, ...]
+"""The content of each window of a query, in the order of the query."""
 Between = Callable[[int, pa.Table], pa.Table]
 """Makes the rows of the next window of the results of one, by its number."""
 
@@ -290,7 +290,7 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptStates:
     """The parts of a former definition's state that windows keep.
 
     Attributes:
@@ -314,7 +314,7 @@ class WindowFiles:
         # Who runs the flow by itself knows of no version: what it leaves is still of the last one that was deployed.
         self._version = definition.version
         self._empty: States = (EMPTY,) * len(windows)
-        # What the last batch has left need not be read again. Of a state: the files below, and the bytes of all.
+        # What the last batch has left need not be read again. Per state: the files below it, and the bytes of all.
         self._last: tuple[StateRef, States] | None = None
         self._below: dict[StateRef, tuple[list[StateRef], int]] = {}
 
@@ -408,7 +408,7 @@ class WindowFiles:
             after.append(state)
         return tuple(made), tuple(after)
 
-    def _feed(self, number: int, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, State]:
+    def _feed(self, number: int, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
         try:
             return self._windows[number].feed(state, rows, clock)
         except Exception as error:
@@ -465,7 +465,7 @@ class WindowFiles:
         head, _ = _opened(self._files, ref)
         return head["signature"] == self._definition.signature.hex(), head.get("version")
 
-    def kept_of(self, ref: StateRef) -> Kept:
+    def kept_of(self, ref: StateRef) -> KeptStates:
         """Return what the windows keep of a state that this definition or another has left.
 
         Windows of the same operation keep what they hold, the others begin empty at its clock. What waits for the clock has
@@ -477,7 +477,7 @@ class WindowFiles:
         before: list[str | None] = list(last.head.get("each") or [last.head["signature"]])
         states, empty, depths, lost = [], [], last.head.get("depths", []), 0
         for number, (arrays, own) in enumerate(zip(self._windows, self._definition.each, strict=True)):
-            state = State()
+            state = WindowContent()
             if own.hex() in before:
                 place = before.index(own.hex())
                 before[place] = None
@@ -490,7 +490,7 @@ class WindowFiles:
         clock = None if last.head["clock"] is None else last.head["clock"] - lost
         states = [replace(state, pending=None, clock=clock) for state in states]
         states[0] = replace(states[0], pending=last.tables.get(_part(_PENDING, 0)))
-        return Kept(tuple(states), tuple(empty))
+        return KeptStates(tuple(states), tuple(empty))
 
     def _stands(self, ref: StateRef, below: list[StateRef], size: int) -> None:
         """Keep on which files a state stands; of the last few, for a file may go two batches later."""
@@ -523,7 +523,7 @@ def _read(files: StateFiles, ref: StateRef) -> _Read:
     return _Read(head, dict(_tables(data, head["parts"])))
 
 
-def _state_in(parts: Sequence[_Read], number: int, arrays: Arrays) -> State:
+def _state_in(parts: Sequence[_Read], number: int, arrays: Arrays) -> WindowContent:
     """Return the state of a window of some files, the whole one first; `number` is that which it has there."""
     last, name = parts[-1], _part(_WINDOWS, number)
     clock = last.head["clock"]
@@ -531,7 +531,7 @@ def _state_in(parts: Sequence[_Read], number: int, arrays: Arrays) -> State:
     # When a window ends may depend on how many were before it: who left it knew. Files of an earlier release do not say it.
     depths: list[int] = last.head.get("depths", [])
     depth = depths[number] if depths else None
-    return State(arrays.laid_over(windows, clock, depth), last.tables.get(_part(_PENDING, number)), clock)
+    return WindowContent(arrays.laid_over(windows, clock, depth), last.tables.get(_part(_PENDING, number)), clock)
 
 
 def _part(name: str, number: int) -> str:

@@ -69,7 +69,7 @@ def _rows(partition: Path) -> int | None:
 
 FILE = "windows.json"
 
-Taken = Mapping[str, Mapping[str, str]]
+FieldsByOperation = Mapping[str, Mapping[str, str]]
 """By operation (its signature, in hex) the fields that it takes in, with their Spark SQL types."""
 
 
@@ -86,7 +86,7 @@ class WindowFieldError(TrideltaError):
         )
 
 
-def check_fields(checkpoint: Checkpoint, query: str, taken: Taken, *, held: bool) -> None:
+def check_fields(checkpoint: Checkpoint, query: str, taken: FieldsByOperation, *, held: bool) -> None:
     """Refuse a field of another type; else keep what the windows take in, beside the checkpoint, for the next start.
 
     Args:

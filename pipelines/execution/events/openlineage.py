@@ -178,7 +178,7 @@ class LineageRun:
         for spout in group.spouts:
             datasets += [
                 dataset
-                for some in datasets_of(spout, group.entrance.datasets(), group.lake, group.topology.name).values()
+                for some in datasets_of(spout, group.sources.datasets(), group.lake, group.topology.name).values()
                 for dataset in some
             ]
         datasets += [dataset_of(group.lake.state_path(name)) for name in sorted(_queried(group))]
@@ -208,7 +208,7 @@ class LineageRun:
             name: (dataset_of(group.lake.state_path(name)),) for name in _queried(group)
         }
         for spout in group.spouts:
-            places |= datasets_of(spout, group.entrance.datasets(), group.lake, group.topology.name)
+            places |= datasets_of(spout, group.sources.datasets(), group.lake, group.topology.name)
         fields = {}
         for name in columns:
             origins = [(*place, field) for origin, field in traced.get(name, ()) for place in places.get(origin, ())]

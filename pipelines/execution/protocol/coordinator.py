@@ -423,7 +423,7 @@ class Coordinator:
 
         highest = max([self._first - 1, *self._records])
         known = self._records.get(txid)
-        # What comes anew may never do so: a batch before has its rows, and a repartition its number.
+        # What would come again may never do so: a batch before has its rows, and a repartition its number.
         earlier = [t for t in self._waiting() if t < txid and not self._records[t].comes_anew]
         if not self.accepting:
             refuse("the group is deactivated")

@@ -287,7 +287,7 @@ class BatchTracker:
     def fail(self, batch: Batch, reason: str | BaseException, *, in_windows: bool = False) -> Outcome:
         """End an attempt that failed; what it reports from now on is ignored (R5, B8).
 
-        Call it for an AccountingError too: the outcome of an attempt that has failed already is told again.
+        Call it for an AccountingError too: the outcome of an attempt that has failed already is reported again.
 
         Args:
             in_windows: whether it failed in the windows of the query, before there was anything to commit.

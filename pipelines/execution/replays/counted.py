@@ -1,6 +1,6 @@
 """The check whether a state counts a quarantined row already, by the logs of the tables. No Spark here.
 
-| refused by | it is in the state if | it cannot be said if |
+| rejected by | it is in the state if | it cannot be said if |
 |---|---|---|
 | a batch | never: what backfills judge again they take out of quarantine | the state was emptied since |
 | a backfill | never | the state's slice was not replaced with it, or later |
@@ -30,10 +30,10 @@ class Row:
 
     Attributes:
         number: in its replay.
-        txid: the batch that refused it, -1: a backfill.
+        txid: the batch that rejected it, -1: a backfill.
         stored: the slice under which quarantine holds it.
         slice: the slice that it will be counted in.
-        poison: whether it was refused as part of a poison batch.
+        poison: whether it was rejected as part of a poison batch.
     """
 
     number: int
@@ -77,9 +77,9 @@ class Ledger:
             elif commit.kind == POISON and commit.record is not None:
                 self.poison[commit.epoch, commit.txid] = commit.record.states
 
-    def refused_at(self, txid: int) -> datetime | None:
-        """Return when a batch refused rows, the first time that is known to a quarantine."""
-        return min((at for (_, refused), at in self.batches.items() if refused == txid), default=None)
+    def rejected_at(self, txid: int) -> datetime | None:
+        """Return when a batch rejected rows, the first time that is known to a quarantine."""
+        return min((at for (_, by), at in self.batches.items() if by == txid), default=None)
 
     def replaced_behind(self, slice_: str, version: int | None) -> bool | None:
         """Return whether a slice was replaced behind a version; None: that is not known, or the log does not reach back."""
@@ -109,7 +109,7 @@ class Counted:
         self._checkpoint, self._drops = checkpoint, drops
 
     def judged_since(self, stored: str, time: datetime) -> bool:
-        """Return whether a backfill has judged the rows anew that quarantine holds under a slice, since a time."""
+        """Return whether a backfill has judged the rows that quarantine holds under a slice again, since a time."""
         at = self._quarantine.replaced.get(stored)
         return at is not None and at > time
 
@@ -119,7 +119,7 @@ class Counted:
         left: dict[int, str] = {}
         for row in rows:
             waits = self._waits(row)
-            # What is refused at the source again is in no slice, and goes nowhere.
+            # What is rejected at the source again is in no slice, and goes nowhere.
             if row.slice == NO_SLICE and waits is None:
                 continue
             why, inside = (waits, set()) if waits else self._of(row)
@@ -138,7 +138,7 @@ class Counted:
             return self._poison(row)
         if row.txid < 0:
             return self._of_backfill(row), set()
-        at = self._quarantine.refused_at(row.txid)
+        at = self._quarantine.rejected_at(row.txid)
         for name, ledger in self._states.items():
             if ledger.reset is not None and (at is None or at <= ledger.reset):
                 return f'state "{name}" was emptied since, and its source read again', set()

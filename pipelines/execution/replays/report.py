@@ -13,13 +13,13 @@ class LotReport:
     """Rows that enter at one place.
 
     Attributes:
-        stage: `source`, `batch`, or the gate that refused them.
+        stage: `source`, `batch`, or the gate that rejected them.
         stream: of a source or a batch its stream.
-        rows: selected rows by what refused them.
+        rows: selected rows by what rejected them.
         number: of the replay; None: nothing was replayed.
         landed: rows that went through and have left quarantine; filters may have taken them since.
         counted: rows that have left quarantine because a backfill counts them.
-        refused: rows that were refused again, by what refused them now.
+        refused: rows that were rejected again, by what rejected them now.
         left: rows that were left as they are, by why.
         commits: into the states.
         hint: what to do about those that were left.

@@ -32,7 +32,7 @@ from pipelines.execution.replays.report import LotReport, ReplayReport
 from pipelines.execution.replays.selection import (
     NUMBER,
     ROWS_AT_ONCE,
-    Entry,
+    EntryPlace,
     Lot,
     ReplayError,
     Selection,
@@ -212,7 +212,7 @@ class Replayer:
             try:
                 report = work.run(Order(lot, record, counted, seen), lambda: self._note(work))
             except ReadPointError:
-                # What a committed state held before is gone, and with it what would be refused of its rows.
+                # What a committed state held before is gone, and with it what would be rejected of its rows.
                 return self._given_up(record, lot, work)
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report)
@@ -235,7 +235,7 @@ class Replayer:
         """
         report = LotReport(lot.stage, lot.stream, {}, number=record.number)
         if (self._writer.committed(app_id(self._topology.name, NAME)) or 0) >= record.number:
-            # All is done but its record: what was refused again is in quarantine, and not known from the rest.
+            # All is done but its record: what was rejected again is in quarantine, and not known from the rest.
             report, why = replace(report, rows=by_rule(lot), landed=lot.rows.num_rows), None
         elif any(work.is_committed(sink, record) for sink in work.sinks):
             why = UNDECIDED
@@ -260,7 +260,7 @@ class Replayer:
                     left[number] = record.left
         return left
 
-    def _work(self, entry: Entry) -> Work:
+    def _work(self, entry: EntryPlace) -> Work:
         return Work(self._spark, self._lake, self._group(entry.spouts), entry, self._listeners)
 
     def _judge(self, work: Work) -> Counted:
@@ -381,7 +381,7 @@ def _of_gone_files(lot: Lot) -> dict[int, str]:
 
 
 def by_rule(lot: Lot) -> dict[str, int]:
-    """Return how many rows each rule refused."""
+    """Return how many rows each rule rejected."""
     return dict(Counter(lot.rows["rule"].to_pylist()))
 
 

@@ -38,11 +38,11 @@ class Selection:
     """A selection of quarantined rows; by default all.
 
     Attributes:
-        gates: refused by these gates.
-        spouts: refused at the source of these streams, or in a poison batch of them.
-        first: refused by this txid or a later one; what a backfill has refused has txid -1.
-        last: refused by this txid or an earlier one.
-        reasons: refused by one of these rules: a check's name, `malformed`, `other_fields`, `far_time`, `not_read`, `no_slice`,
+        gates: rejected by these gates.
+        spouts: rejected at the source of these streams, or in a poison batch of them.
+        first: rejected by this txid or a later one; what a backfill has rejected has txid -1.
+        last: rejected by this txid or an earlier one.
+        reasons: rejected by one of these rules: a check's name, `malformed`, `other_fields`, `far_time`, `not_read`, `no_slice`,
             `bad_slice`, `no_time`, `poison`, `waiting` or `file_gone`.
     """
 
@@ -102,7 +102,7 @@ class Lot:
 
 
 def txids_of(text: str) -> tuple[int | None, int | None]:
-    """Return the first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused."""
+    """Return the first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills rejected."""
     if not text:
         return None, None
     if text == BACKFILLS:
@@ -119,7 +119,7 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
 
 
 def check_names(selection: Selection, table: StateTable | None, topology: TridentTopology) -> None:
-    """Refuse a gate or a stream that the flow does not have, and that never refused anything."""
+    """Refuse a gate or a stream that the flow does not have, and that never rejected anything."""
     held = table.stored("true")["stage"].to_pylist() if selection.gates and table is not None else ()
     stages = set(held) - {SOURCE, BATCH}
     gates = sorted({node.gate.name for node in topology.graph if isinstance(node, GateNode)} | stages)
@@ -205,14 +205,14 @@ _UNIQUE = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryPlace:
     """The place where quarantined rows enter the flow again, and what must not follow it.
 
     Attributes:
         node: the spout or the gate before which the rows enter.
         spouts: of its batch group.
         sinks: ids of the persist nodes behind it.
-        drops: whether a gate behind it may refuse what a row has become.
+        drops: whether a gate behind it may reject what a row has become.
     """
 
     node: nodes.SpoutNode | nodes.GateNode
@@ -225,7 +225,7 @@ class Entry:
         return self.spouts[0].slice_by is not None
 
 
-def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
+def entry_of(topology: TridentTopology, lot: Lot) -> EntryPlace:
     """Return the place of a lot's rows.
 
     Raises:
@@ -245,7 +245,7 @@ def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
         if problem:
             raise ReplayError(topology.name, lot.what, f'"{step.label}" at {step.at} {problem}', instead(topology))
     drops = any(isinstance(step, nodes.GateNode) and step.gate.drops for step in between)
-    return Entry(node, spouts, sinks, drops)
+    return EntryPlace(node, spouts, sinks, drops)
 
 
 def instead(topology: TridentTopology) -> str:

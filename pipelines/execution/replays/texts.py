@@ -44,7 +44,7 @@ def check_readable(topology: TridentTopology, lot: Lot, schema: StructType) -> N
 
 
 def rows_of_gate(spark: SparkSession, lot: Lot, schema: StructType, *, sliced: bool) -> DataFrame:
-    """Return the tuples that a gate refused: its fields, `_slice` if the flow has slices, `_replayed` and `_unreadable`."""
+    """Return the tuples that a gate rejected: its fields, `_slice` if the flow has slices, `_replayed` and `_unreadable`."""
     frame = _texts(spark, lot).withColumn(_VALUE, _value(schema))
     kept = [SLICE_COLUMN, REPLAYED] if sliced else [REPLAYED]
     unlike = F.coalesce(_written(schema) != F.col("row"), F.lit(True)).alias(UNREADABLE)
@@ -52,7 +52,7 @@ def rows_of_gate(spark: SparkSession, lot: Lot, schema: StructType, *, sliced: b
 
 
 def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema: StructType) -> DataFrame:
-    """Return the rows that a source refused, or that were in a poison batch.
+    """Return the rows that a source rejected, or that were in a poison batch.
 
     A malformed record goes to the source's own reader. All others were written as their fields and are read as such; in a
     poison batch there may be malformed ones among them.

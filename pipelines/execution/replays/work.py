@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipelines.execution.batch.accounts import with_hash
 from pipelines.execution.batch.commits import Announced, computed, prepared
 from pipelines.execution.batch.plan_run import Base, PlanRun, Reads, around_own
-from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
+from pipelines.execution.batch.quarantine import rejected_by_gate, rejected_by_source
 from pipelines.execution.checkpoint.replay_records import Record, app_id
 from pipelines.execution.replays.counted import Replaced, Row, replaced_since
 from pipelines.execution.replays.report import LotReport
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup, Sink
     from pipelines.execution.events.hooks import Listener
-    from pipelines.execution.replays.selection import Entry
+    from pipelines.execution.replays.selection import EntryPlace
     from pipelines.planner.siblings import Siblings
     from pipelines.quality.results import GateResult
     from pipelines.state.lake import Lake
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ReplayRun(PlanRun):
-    """Builds the frames that a replay commits, and tells what is refused again.
+    """Builds the frames that a replay commits, and tells what is rejected again.
 
     Args:
         rows: a source's frame, or a gate's tuples, with `_replayed` and `_unreadable` (`texts`).
@@ -65,7 +65,7 @@ class ReplayRun(PlanRun):
     ) -> None:
         self._entry = entry
         self.results: dict[str, GateResult] = {}
-        self._refused_rows: dict[str, DataFrame] = {}
+        self._rejected_rows: dict[str, DataFrame] = {}
         sources = {spout.id: _nothing(group, spout) for spout in group.spouts}
         if isinstance(entry, nodes.SpoutNode):
             sources[entry.id] = rows
@@ -73,7 +73,7 @@ class ReplayRun(PlanRun):
         self.entered = self._marked[entry.id] if isinstance(entry, nodes.SpoutNode) else self._cache(rows)
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-        return self._cache(self.group.entrance.with_slice(spout, source))
+        return self._cache(self.group.sources.with_slice(spout, source))
 
     def frames(
         self,
@@ -93,8 +93,8 @@ class ReplayRun(PlanRun):
         """
         spouts, given = {}, dict(given or {})
         for spout in self.group.spouts:
-            taken = self._without(self._marked[spout.id], numbers).where(~F.expr(self.group.entrance.refused))
-            fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
+            taken = self._without(self._marked[spout.id], numbers).where(~F.expr(self.group.sources.rejected))
+            fields = [*spout.fields, SLICE_COLUMN] if self.group.sources.sliced else list(spout.fields)
             spouts[spout.id] = taken.select(*(f"`{name}`" for name in fields), REPLAYED)
         if isinstance(self._entry, nodes.GateNode):
             given[self._entry.id] = self.gate(self._entry, self._without(self.entered, numbers).drop(UNREADABLE))
@@ -114,17 +114,17 @@ class ReplayRun(PlanRun):
         result.raise_if_refused(self.label)
         if compiled.drop_names:
             also = [REPLAYED] if REPLAYED in annotated.columns else []
-            self._refused_rows[node.gate.name] = refused_by_gate(
+            self._rejected_rows[node.gate.name] = rejected_by_gate(
                 compiled.dropped(annotated), node.gate.name, compiled.drop_names, node.fields, also
             )
         return compiled.kept(annotated)
 
-    def refused_again(self) -> pa.Table:
-        """Return what was refused of the rows that `frames` took last: as quarantine keeps it, with `_slice` and `_replayed`."""
-        parts = list(self._refused_rows.values())
+    def rejected_again(self) -> pa.Table:
+        """Return what was rejected of the rows that `frames` took last: as quarantine keeps it, with `_slice` and `_replayed`."""
+        parts = list(self._rejected_rows.values())
         if isinstance(self._entry, nodes.SpoutNode):
-            marked = self._marked[self._entry.id].where(F.expr(self.group.entrance.refused))
-            parts.append(refused_by_source(marked, self._entry, [REPLAYED]))
+            marked = self._marked[self._entry.id].where(F.expr(self.group.sources.rejected))
+            parts.append(rejected_by_source(marked, self._entry, [REPLAYED]))
         nothing = F.lit(None).cast("bigint").alias(REPLAYED)
         whole = [part if REPLAYED in part.columns else part.select("*", nothing) for part in parts]
         if not whole:
@@ -135,11 +135,11 @@ class ReplayRun(PlanRun):
 def _nothing(group: BatchGroup, spout: nodes.SpoutNode) -> DataFrame:
     """Return a source that gives no row."""
     own = [StructField(CORRUPT, StringType()), StructField(FILE, StringType()), StructField(REPLAYED, LongType())]
-    return empty_frame(group.spark, StructType([*group.entrance.schema(spout).fields, *own]))
+    return empty_frame(group.spark, StructType([*group.sources.schema(spout).fields, *own]))
 
 
 Numbers = frozenset[int]
-REFUSED_SINCE = "a backfill has rejected them again since"
+REJECTED_SINCE = "a backfill has rejected them again since"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Work:
     """Replays lots that enter at one place."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: Entry, listeners: tuple[Listener, ...]
+        self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: EntryPlace, listeners: tuple[Listener, ...]
     ) -> None:
         self._spark, self._lake, self.group, self.entry, self._listeners = spark, lake, group, entry, listeners
         self.sinks: tuple[Sink, ...] = tuple(sink for sink in group.sinks if sink.node.id in entry.sinks)
@@ -197,7 +197,7 @@ class Work:
     def _run(self, lot: Lot, number: int) -> ReplayRun:
         node = self.entry.node
         if isinstance(node, nodes.SpoutNode):
-            schema = self.group.entrance.schema(node)
+            schema = self.group.sources.schema(node)
             check_readable(self.group.topology, lot, schema)
             rows = rows_of_source(self._spark, lot, node, schema)
         else:
@@ -217,7 +217,7 @@ class Work:
     # --- committing -------------------------------------------------------------------------------------------------
 
     def run(self, order: Order, note: Callable[[], None], begin: Callable[[], None] | None = None) -> LotReport:
-        """Commit the rows into each state that does not count them, then what is refused again into quarantine.
+        """Commit the rows into each state that does not count them, then what is rejected again into quarantine.
 
         Args:
             note: notes how far the states have come; called before quarantine gives the rows up.
@@ -237,7 +237,7 @@ class Work:
             run.close()
         note()
         self._quarantine(order, again, fresh)
-        anew = self._refused_anew(lot, fresh)
+        anew = self._rejected_since(lot, fresh)
         everywhere = frozenset.intersection(*(order.counted.get(sink.name, frozenset()) for sink in self.sinks)) - anew
         numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere - anew
         return LotReport(
@@ -248,7 +248,7 @@ class Work:
             landed=len(numbers - set(again[REPLAYED].to_pylist())),
             counted=len(everywhere),
             refused=dict(Counter(again["rule"].to_pylist())) if again.num_rows else {},
-            left={REFUSED_SINCE: len(anew)} if anew else {},
+            left={REJECTED_SINCE: len(anew)} if anew else {},
             commits=tuple(commits),
         )
 
@@ -309,32 +309,32 @@ class Work:
     # --- quarantine -------------------------------------------------------------------------------------------------
 
     def _again(self, run: ReplayRun, lot: Lot, fresh: Replaced) -> pa.Table:
-        """Return what is refused again, as it will be stored, with `_replayed`: each row with the batch that refused it first."""
-        refused = run.refused_again()
+        """Return what is rejected again with `_replayed`, as it will be stored: each row of the batch that rejected it first."""
+        rejected = run.rejected_again()
         origin = {row[NUMBER]: row for row in lot.rows.to_pylist()}
         latest = max(lot.rows[TXID].to_pylist())
         kept = []
-        for refused_row in refused.to_pylist():
-            if refused_row[SLICE_COLUMN] in fresh:
+        for again in rejected.to_pylist():
+            if again[SLICE_COLUMN] in fresh:
                 continue  # a backfill, or a reset, has judged it since
-            first: Mapping[str, Any] = origin.get(refused_row[REPLAYED], {})
+            first: Mapping[str, Any] = origin.get(again[REPLAYED], {})
             txid = first.get(TXID, latest)
-            row = {**refused_row, TXID: txid, GEN: generation(txid), "file": first.get("file"), GROUP: self.group.name}
-            if refused_row["stage"] == SOURCE and first:
+            row = {**again, TXID: txid, GEN: generation(txid), "file": first.get("file"), GROUP: self.group.name}
+            if again["stage"] == SOURCE and first:
                 row["row"] = first["row"]
             kept.append(row)
         names = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
         return pa.Table.from_pylist(kept, schema=pa.schema({**names, REPLAYED: pa.int64()}))
 
     def _judged_since(self, record: Record) -> Replaced:
-        """Return what backfills and resets have put into quarantine anew since the replay was written down."""
+        """Return what backfills and resets have put into quarantine since the replay was written down."""
         fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
         if fresh is None:
             seen = f"its log no longer tells what came behind version {record.versions[NAME]}"
             raise LateWriterError(self.group.quarantine.table.name, f"replay {record.number}", seen)
         return fresh
 
-    def _refused_anew(self, lot: Lot, fresh: Replaced) -> Numbers:
+    def _rejected_since(self, lot: Lot, fresh: Replaced) -> Numbers:
         """Return the rows that a backfill has put into quarantine once more."""
         if not fresh.slices.intersection(lot.rows[SLICE_COLUMN].to_pylist()):
             return frozenset()
@@ -351,9 +351,9 @@ class Work:
         return frozenset(anew)
 
     def _quarantine(self, order: Order, again: pa.Table, fresh: Replaced) -> None:
-        """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay.
+        """Remove the replayed rows and add what is rejected again, in one commit. All other rows of their txids stay.
 
-        So do those of slices that quarantine has got anew: a backfill has refused them, though they look like ours.
+        So do those of slices that quarantine has got since: a backfill has rejected them, though they look like ours.
         """
         lot, number, seen = order.lot, order.record.number, order.seen
         writer, app_id = self.group.quarantine, self._app_id(NAME)
@@ -370,7 +370,7 @@ class Work:
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, order, rows.num_rows)
         seen[NAME] = Announced(self._listeners, self._lake).commit(
-            NAME, number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen[NAME])
+            NAME, number, writer, lambda: writer.replace_rejected(rows, said, app_id, (first, last), seen[NAME])
         )
 
     def _app_id(self, table: str) -> str:

@@ -88,7 +88,7 @@ class _Pass:
     slices: tuple[str, ...]
     positions: frozenset[str]
     results: dict[str, dict[str, pa.Table]]
-    refused: dict[str, pa.Table]
+    rejected: dict[str, pa.Table]
     counts: dict[str, tuple[int, frozenset[str]]]
     run: PlanRun
     clocks: dict[str, int]
@@ -186,7 +186,7 @@ class BoundedRunner:
 
     def _without_source(self, slices: tuple[str, ...]) -> dict[str, SliceReport]:
         """Return the slices that another flow has yet to make, as failed."""
-        reports = refused(self._group.topology.name, self._group.spouts, slices) if self._group.entrance.sliced else {}
+        reports = refused(self._group.topology.name, self._group.spouts, slices) if self._group.sources.sliced else {}
         for report in reports.values():
             if self._on_slice:
                 self._on_slice(report)
@@ -197,7 +197,7 @@ class BoundedRunner:
 
     def _folded(self) -> list[Sink]:
         """Return the maps that slices are folded into, where they are not replaced as a whole."""
-        return self._maps() if self._group.entrance.sliced else []
+        return self._maps() if self._group.sources.sliced else []
 
     def _check_maps(self, slices: tuple[str, ...]) -> dict[str, dict[str, frozenset[str]]]:
         """Check that a map state takes each slice once, and only while no stream has written it. The whole is replaced freely.
@@ -207,7 +207,7 @@ class BoundedRunner:
             gate refused the slice behind the map, or that state was added. The others can still get the slice.
         """
         taken_in: dict[str, dict[str, frozenset[str]]] = {}
-        if not self._group.entrance.sliced or not self._maps():
+        if not self._group.sources.sliced or not self._maps():
             return taken_in
         # Not by commits: they go with the log, and a compaction carries the claims on. A slice of no rows may come again.
         claims = {sink.name: sink.table.commits.claims() for sink in self._group.sinks}
@@ -302,17 +302,17 @@ class BoundedRunner:
     # --- working out ------------------------------------------------------------------------------------------------
 
     def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
-        read = versions_read(self._group.spouts) if self._group.entrance.sliced else {}
-        sources, positions = self._group.entrance.bounded(self._group.spark)
+        read = versions_read(self._group.spouts) if self._group.sources.sliced else {}
+        sources, positions = self._group.sources.bounded(self._group.spark)
         # With channels the windows would run once for the clocks and once for the events.
-        kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.entrance.channels else {}
+        kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.sources.channels else {}
         sources |= kept
-        clocks = self._group.entrance.clocks(sources)
-        sources = self._group.entrance.events(sources)
+        clocks = self._group.sources.clocks(sources)
+        sources = self._group.sources.events(sources)
         label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
         state = self._group.lake.state
         # The whole of a state starts from nothing.
-        base = (lambda name: Base(state(name))) if self._group.entrance.sliced else None
+        base = (lambda name: Base(state(name))) if self._group.sources.sliced else None
         reads = Reads(lambda name, behind: (state(name), None), self._emitted, base, heard=clocks)
         run = PlanRun(self._group, sources, label, reads, slices)
         try:
@@ -322,9 +322,9 @@ class BoundedRunner:
             left_out = self._taken_in.get(slices[0], {})
             computed = [sink for sink in wave if sink.name not in left_out]
             results = {sink.name: _by_slice(to_arrow(with_hash(frames[sink.node.id]))) for sink in computed}
-            refused = run.quarantine({}) if last else None
-            refused_rows = _by_slice(refused.toArrow()) if refused else {}
-            return _Pass(slices, positions, results, refused_rows, counts, run, clocks, tuple(kept.values()), read)
+            rejected = run.quarantine({}) if last else None
+            rejected_rows = _by_slice(rejected.toArrow()) if rejected else {}
+            return _Pass(slices, positions, results, rejected_rows, counts, run, clocks, tuple(kept.values()), read)
         except Exception as error:
             run.close()
             for frame in kept.values():
@@ -340,9 +340,9 @@ class BoundedRunner:
 
         A map whose rows are made of what it holds keeps the version that it had then.
         """
-        folded, refused = self._folded(), self._group.quarantine.table
+        folded, quarantine = self._folded(), self._group.quarantine.table
         self._seen |= {sink.name: sink.table.version() for sink in wave if sink not in folded}
-        self._seen[NAME] = refused.version() if refused.exists() else -1
+        self._seen[NAME] = quarantine.version() if quarantine.exists() else -1
 
     def _counted_beyond(self, positions: frozenset[str]) -> frozenset[str]:
         """Return files that the stream has counted and that this pass did not read: new ones, or ones that are gone."""
@@ -368,14 +368,14 @@ class BoundedRunner:
         if table.declared.kind == OPAQUE and last >= 0:
             # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
             last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
-        return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
+        return self._group.sources.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
         self._check_taken_in(work)
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
-        quarantined = self._commit_refused(work, frozenset().union(*streamed.values())) if last else {}
+        quarantined = self._commit_rejected(work, frozenset().union(*streamed.values())) if last else {}
         for slice_ in work.slices:
-            # Committed in all states, and told: or not begun.
+            # Committed in all states and reported, or not begun.
             with unbroken():
                 report = self._commit_everywhere(work, slice_, wave, streamed, quarantined.get(slice_, 0))
                 if self._on_slice and len(self._group.waves) == 1:
@@ -411,7 +411,7 @@ class BoundedRunner:
         )
 
     def _stays(self, blocked: dict[int, str]) -> bool:
-        """Return whether a slice stays in every state as it was: so do its refused rows, for what passes now is in none.
+        """Return whether a slice stays in every state as it was: so do its rejected rows, for what passes now is in none.
 
         Where a state stands before the gate that refuses the slice, quarantine goes with that state.
         """
@@ -446,9 +446,9 @@ class BoundedRunner:
 
         def write() -> int:
             if writer.declared.layout != MAP:
-                among = self._group.refused if record.group else None
+                among = self._group.rejected if record.group else None
                 return writer.replace_slice(given.rows, record, app_id, seen=seen, among=among)
-            if self._group.entrance.sliced:
+            if self._group.sources.sliced:
                 return writer.merge_arrow(given.rows, record, app_id, seen=seen)
             return writer.replace_map(given.rows, record, app_id, seen=seen)
 
@@ -466,7 +466,7 @@ class BoundedRunner:
         txid = own[-1] if own else None
         epoch = self._checkpoint.epoch
         # A map's claims also say that it has the slice, where the stream had read the files before the map began.
-        folded = writer.declared.layout == MAP and self._group.entrance.sliced
+        folded = writer.declared.layout == MAP and self._group.sources.sliced
         met = frozenset[str]() if folded else given.streamed
         return BatchRecord(
             kind=SLICE,
@@ -486,8 +486,8 @@ class BoundedRunner:
         own = f"{NAME}/{self._group.name}" if name == NAME else name
         return stream_id(self._group.topology.name, own, epoch)
 
-    def _commit_refused(self, work: _Pass, counted: frozenset[str]) -> dict[str, int]:
-        """Commit the refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice.
+    def _commit_rejected(self, work: _Pass, counted: frozenset[str]) -> dict[str, int]:
+        """Commit the rejected rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice.
 
         Those that had none and have one by now stay, unless it is one of the slices: no state counts them.
 
@@ -497,15 +497,15 @@ class BoundedRunner:
         writer = self._group.quarantine
         # A slice that a gate refuses stays as it was, and so do the rows that would be judged with it.
         going = [slice_ for slice_ in work.slices if not self._stays(work.run.refused_slices.get(slice_, {}))]
-        kept = rows_of_other_slices(self._group, work.refused.get(NO_SLICE), going, counted)
+        kept = rows_of_other_slices(self._group, work.rejected.get(NO_SLICE), going, counted)
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
             if self._stays(work.run.refused_slices.get(slice_, {})):
                 continue
-            rows = work.refused.get(slice_)
+            rows = work.rejected.get(slice_)
             if writer.table.exists() or rows is not None:
                 writer.prepare(table_columns())
-            if rows is None and not self._holds_refused(writer.table, slice_):
+            if rows is None and not self._holds_rejected(writer.table, slice_):
                 continue
             rows = writer.empty() if rows is None else of_group(rows, self._group.name)
             if slice_ == NO_SLICE and kept is not None:
@@ -518,7 +518,7 @@ class BoundedRunner:
         return done
 
     def _judged(self, quarantine: StateTable) -> frozenset[str]:
-        """Return the files (as `file_key`) up to the last batch that has refused rows.
+        """Return the files (as `file_key`) up to the last batch that has rejected rows.
 
         That may be long ago. None where the log of a Delta table no longer says: more is claimed then than the stream will read.
         """
@@ -527,9 +527,9 @@ class BoundedRunner:
         except (DeltaError, FileNotFoundError):
             return frozenset()
 
-    def _holds_refused(self, table: StateTable, slice_: str) -> bool:
+    def _holds_rejected(self, table: StateTable, slice_: str) -> bool:
         text = literal(SLICE_COLUMN, slice_, pa.string())
-        return table.exists() and table.count(f"{SLICE_COLUMN} = {text} AND {self._group.refused}") > 0
+        return table.exists() and table.count(f"{SLICE_COLUMN} = {text} AND {self._group.rejected}") > 0
 
 
 def _together(report: SliceReport, other: SliceReport) -> SliceReport:
@@ -559,7 +559,7 @@ def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:
 
 def check_sliced(group: BatchGroup) -> None:
     """Refuse a backfill of a flow that names no slice column."""
-    if not group.entrance.sliced:
+    if not group.sources.sliced:
         raise TrideltaError(
             f'flow "{group.topology.name}": stream "{group.name}" names no slice column, so no part of it can be replaced',
             hint='give new_stream(..., slice_by="...") the column of the event date',

@@ -71,13 +71,13 @@ class SameSources:
 
         A first batch may have been planned by a former life: what came since is read under its own name.
         """
-        self._group.entrance.check_same(self._checkpoint)
+        self._group.sources.check_same(self._checkpoint)
         for index, name, source in self._new:
             self._compare(name, source, source.first_version(self._checkpoint, index))
 
     def check_planned(self, batch_id: int) -> None:
         """Compare the claims with the files that a planned batch begins with, once, and the sources each time."""
-        self._group.entrance.check_same(self._checkpoint)
+        self._group.sources.check_same(self._checkpoint)
         for entry in list(self._new):
             index, name, source = entry
             if offset_of(self._checkpoint, batch_id, index) is not None:

@@ -1,4 +1,4 @@
-"""Refused rows that had no slice and have one since `slice_by` or a schema was changed: backfills of other slices keep them."""
+"""Rejected rows that had no slice and have one since `slice_by` or a schema was changed: backfills of other slices keep them."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 
 def rows_of_other_slices(
-    group: BatchGroup, refused: pa.Table | None, slices: Collection[str], counted: Collection[str]
+    group: BatchGroup, rejected: pa.Table | None, slices: Collection[str], counted: Collection[str]
 ) -> pa.Table | None:
     """Return the rows without a slice that quarantine must keep, with their `_txid` and `_gen`; None: there are none.
 
     Args:
-        refused: those that the backfill has refused for want of a slice.
+        rejected: those that the backfill has rejected for want of a slice.
         slices: what it replaces; rows of these are judged with them.
         counted: the files (as `file_key`) that the stream has counted. Rows of others it will meet itself.
     """
     table = group.quarantine.table
-    if not group.entrance.sliced or not table.exists():
+    if not group.sources.sliced or not table.exists():
         return None
     text = literal(SLICE_COLUMN, NO_SLICE, pa.string())
-    held = completed(table.stored(f"{SLICE_COLUMN} = {text} AND stage = '{SOURCE}' AND {group.refused}"))
-    again = set(_places(refused)) if refused is not None else set()
+    held = completed(table.stored(f"{SLICE_COLUMN} = {text} AND stage = '{SOURCE}' AND {group.rejected}"))
+    again = set(_places(rejected)) if rejected is not None else set()
     mask = [place not in again and file_key(place[1] or "") in counted for place in _places(held)]
     rest = held.filter(pa.array(mask, pa.bool_()))
     kept = [number for spout in group.spouts for number in _elsewhere(group, spout, rest, slices)]
     return rest.take(pa.array(sorted(kept), pa.int64())) if kept else None
 
 
-def with_rows(refused: pa.Table, kept: pa.Table) -> pa.Table:
-    """Return what was refused now, together with what is kept, which stays a row of its batch."""
-    names = dict.fromkeys([*refused.column_names, TXID, GEN])
-    return pa.concat_tables([refused, kept.select(list(names))], promote_options="permissive")
+def with_rows(rejected: pa.Table, kept: pa.Table) -> pa.Table:
+    """Return what was rejected now, together with what is kept, which stays a row of its batch."""
+    names = dict.fromkeys([*rejected.column_names, TXID, GEN])
+    return pa.concat_tables([rejected, kept.select(list(names))], promote_options="permissive")
 
 
 def _places(rows: pa.Table) -> Iterator[tuple[str | None, str | None]]:
@@ -63,12 +63,12 @@ def _elsewhere(group: BatchGroup, spout: nodes.SpoutNode, rows: pa.Table, slices
     lot = Lot(SOURCE, spout.stream, rows.filter(pa.array([s in own for s in rows["stream"].to_pylist()], pa.bool_())))
     if not lot.rows.num_rows:
         return []
-    schema = group.entrance.schema(spout)
+    schema = group.sources.schema(spout)
     try:
         check_readable(group.topology, lot, schema)
     except ReplayError:
         # Their texts cannot be read as rows: better twice to be seen than lost.
         return lot.rows[NUMBER].to_pylist()
-    frame = group.entrance.with_slice(spout, rows_of_source(group.spark, lot, spout, schema))
+    frame = group.sources.with_slice(spout, rows_of_source(group.spark, lot, spout, schema))
     today = frame.select(REPLAYED, SLICE_COLUMN).toArrow().to_pylist()
     return [row[REPLAYED] for row in today if row[SLICE_COLUMN] not in (NO_SLICE, *slices)]

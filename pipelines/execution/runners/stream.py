@@ -175,10 +175,10 @@ class StreamRunner:
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
         self._stop_after = max_batches
-        self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
+        self._group.sources.start_at(self._checkpoint.start, self._checkpoint.spark)
         self._claims = SameSources(self._group, self._checkpoint)
         self._claims.check()
-        frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
+        frame = self._group.sources.stream(self._group.spark, self._kept_from_windows())
         self._check_fields()
         # Not before: whoever is refused, and puts back what was lost, wants the attempts as they were.
         self._try_again()
@@ -214,7 +214,7 @@ class StreamRunner:
             self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
 
     def _check_fields(self) -> None:
-        taken, held = {**self._group.entrance.prelude.taken}, self._checkpoint.has_state
+        taken, held = {**self._group.sources.prelude.taken}, self._checkpoint.has_state
         if self._windows:
             taken, held = {**taken, **self._windows.whole_events}, held or self._windows.hold
         check_fields(self._checkpoint, self._group.name, taken, held=held)
@@ -246,7 +246,7 @@ class StreamRunner:
     def _named(self, error: Exception) -> TrideltaError:
         """Turn an error of Spark's outside our batch into one with what a reader needs of it."""
         known: TrideltaError | None = lake_fault(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
-        known = known or self._group.entrance.fault(error)
+        known = known or self._group.sources.fault(error)
         if known:
             return known
         text = str(error).split("JVM stacktrace")[0].strip().splitlines()
@@ -290,8 +290,8 @@ class StreamRunner:
         commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
         if self._group.quarantine.table.exists():
             # It may outlive the states, and a batch whose txid it knows in an epoch would leave no rows there.
-            refused = self._group.quarantine.table
-            commits += [(refused.name, commit) for commit in refused.commits.batches() if self._is_own(commit)]
+            quarantine = self._group.quarantine.table
+            commits += [(quarantine.name, commit) for commit in quarantine.commits.batches() if self._is_own(commit)]
         number = self._free_epoch()
         if not commits:
             if on_fresh == RESET:
@@ -309,7 +309,7 @@ class StreamRunner:
                 self._checkpoint.still_held()
                 # Before all: where the states are empty, nothing would say that what it leaves out is in none.
                 (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
-                # First: a reset that is cut off behind the states is not known as one, and their rows are refused once more.
+                # First: a reset that is cut off behind the states is not known as one, and their rows are rejected once more.
                 self._reset_quarantine(number)
                 for target in self._group.sinks:
                     record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
@@ -318,7 +318,7 @@ class StreamRunner:
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
 
     def _refuse_readers(self) -> None:
-        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again."""
+        """Refuse to begin again before queries that go on behind this one's channels, whose tables hold all that comes again."""
         topology = self._group.topology
         channels = {sink.name for sink in self._group.sinks if sink.is_channel}
         readers = set().union(*(of for channel, of in readers_of(topology).items() if channel in channels))
@@ -334,8 +334,8 @@ class StreamRunner:
         known = [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
         if not quarantine.table.exists():
             return max(known, default=0) + 1
-        refused = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
-        known += [commit.epoch or 0 for commit in refused]
+        own = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
+        known += [commit.epoch or 0 for commit in own]
         number = max(known, default=0) + 1
         # Delta keeps a transaction id for longer than the log keeps its commit.
         while quarantine.committed(stream_id(group.topology.name, f"{NAME}/{group.name}", number)) is not None:
@@ -364,7 +364,7 @@ class StreamRunner:
             writer.reset(record, app_id)
             return
         writer.prepare(table_columns())
-        writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.refused)
+        writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.rejected)
 
     def _refuse_newcomers(self) -> None:
         """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled."""
@@ -390,7 +390,7 @@ class StreamRunner:
             if record.gates in (None, self._group.gates):
                 continue
             attempt = self._kept_attempts().get(f"{self._group.name}/{epoch.number}").get(record.txid)
-            # Of one that is left out no rows are judged, nor of one that quarantine has, too.
+            # No rows are judged of a batch that is left out, nor of one that quarantine has as well.
             left_out = attempt is not None and attempt.state is BatchState.SKIPPED
             if not left_out and not self._all_have(epoch, record.txid):
                 raise ChangedGateError(self._group.topology.name, self._group.name, record.txid, sink.name)
@@ -512,7 +512,7 @@ class StreamRunner:
             yield
 
     def _note_quarantine(self) -> None:
-        """Note the quarantine, which is made with the first row that is refused, in the middle of a stream."""
+        """Note the quarantine, which is made with the first row that is rejected, in the middle of a stream."""
         table = self._group.quarantine.table
         if not self._quarantine_noted and table.exists():
             self._belonging.note_on([table], also_new=True)
@@ -525,23 +525,23 @@ class StreamRunner:
         report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         seen = self._poison.seen() if skipped else -1
         kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id), plan)
-        if skipped and kept and not self._group.entrance.has_windows:
+        if skipped and kept and not self._group.sources.has_windows:
             return report
         if self._durable:
             self._durable.planned(batch_id)
         self._claims.check_planned(batch_id)
         if self._windows:
             self._windows.clear(txid)
-        entrance = self._group.entrance
-        taken = entrance.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
+        sources = self._group.sources
+        taken = sources.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
         files = frozenset[str]().union(*taken)
         position = Position(files, bytes_of(files), plan=plan)
         started = time.monotonic()
-        frame = frame.persist() if entrance.kept else frame
+        frame = frame.persist() if sources.kept else frame
         try:
-            frames = entrance.frames(frame, taken, txid)
+            frames = sources.frames(frame, taken, txid)
             if skipped:
-                if entrance.has_windows:
+                if sources.has_windows:
                     self._run_windows(txid, frames, seen)
                 if not kept:
                     self._keep_skipped(txid, frames, seen)
@@ -549,7 +549,7 @@ class StreamRunner:
                 report = self._attempts(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
         finally:
-            if entrance.kept:
+            if sources.kept:
                 frame.unpersist()
 
     def _expect_other_rows(self, txid: int, plan: str | None) -> None:
@@ -569,7 +569,7 @@ class StreamRunner:
             tracked.recall(txid)
         for other in tracked.planned_otherwise(txid, plan):
             seen = self._poison_seen(txid)
-            # Of a lease of the registry only the put of a record tells. Behind it whoever takes it over comes behind `seen`.
+            # Only the put of a record shows whether a lease of the registry is held. Who takes it over later comes behind `seen`.
             tracked.confirm(other)
             self._poison.release(other, seen)
             tracked.plan_again(other, plan if other == txid else GONE)
@@ -579,7 +579,7 @@ class StreamRunner:
         """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
         record = self._tracker.group().record(txid)
         assert record is not None
-        rows = None if record.in_windows else self._group.entrance.events(frames)
+        rows = None if record.in_windows else self._group.sources.events(frames)
         batch = Batch(self._scope, txid, record.attempt)
         self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
@@ -593,7 +593,7 @@ class StreamRunner:
             if self.forced.is_set():
                 raise _Drained
             try:
-                self._group.entrance.clocks(frames)
+                self._group.sources.clocks(frames)
                 return
             except PySparkException as error:
                 if self.forced.is_set():
@@ -633,7 +633,7 @@ class StreamRunner:
                 self._is_taken,
             )
         )
-        sources, clocks, tries = self._group.entrance.events(frames), None, 0
+        sources, clocks, tries = self._group.sources.events(frames), None, 0
         while True:
             batch = self._open(txid, sources, position.plan)
             structlog.contextvars.bind_contextvars(attempt=batch.attempt)
@@ -641,7 +641,7 @@ class StreamRunner:
             try:
                 if clocks is None:
                     # This also runs the windows to their end, which the state store demands even of a batch replayed.
-                    clocks = self._group.entrance.clocks(frames)
+                    clocks = self._group.sources.clocks(frames)
                 report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
                 if batch.attempt or txid in self._left_over:
                     self._poison.forget(txid)
@@ -655,7 +655,7 @@ class StreamRunner:
                 tries += 1
                 stream_batch.failed(batch, reason_of(error))
                 self._leave_if_forced(batch, error)
-                in_windows = clocks is None and self._group.entrance.has_windows
+                in_windows = clocks is None and self._group.sources.has_windows
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
 
@@ -679,10 +679,10 @@ class StreamRunner:
             return self._tracker.open(txid, plan=plan)
         except RefusedError as error:
             record, seen = error.record, self._poison_seen(txid)
-            if self._group.entrance.has_windows:
+            if self._group.sources.has_windows:
                 # Nobody knows where; if in the windows, whoever works them out again may die again.
                 self._tracker.keep_from_windows(txid)
-            rows = None if self._group.entrance.has_windows else sources
+            rows = None if self._group.sources.has_windows else sources
             batch = Batch(self._scope, txid, record.attempt)
             kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
@@ -697,7 +697,7 @@ class StreamRunner:
             DiskFullError, LostRowsError, MissingModuleError, StoreError: nothing is wrong with the batch.
             PoisonBatchError: no attempt is left, or the same rows can only fail again.
         """
-        fault = self._group.entrance.fault(error)
+        fault = self._group.sources.fault(error)
         if (outside := self._outside(error, batch.txid)) is not None:
             with suppress(StoreError):  # it may be what fails
                 self._tracker.withdraw(batch, reason_of(outside))
@@ -737,7 +737,7 @@ class StreamRunner:
 
     def _outside(self, error: Exception, txid: int) -> TrideltaError | None:
         """Return what an error comes from if not from the batch: a disk, a store, lost rows, a module that a worker lacks."""
-        fault = self._group.entrance.fault(error)
+        fault = self._group.sources.fault(error)
         outside: TrideltaError | None = lake_fault(error, str(self._group.lake.root), f"batch {txid} was written")
         outside = outside or missing_module(error, self._group.topology.name)
         return outside or (fault if isinstance(fault, LostRowsError) else None)

@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 _PAUSE_SECONDS = 0.2
 
 
-# Strangers can connect as often as they like; what is told of them leaves room in the log for others.
+# Strangers can connect as often as they like; the lines about them leave room in the log for others.
 _TOLD_A_MINUTE = 10
 
 

@@ -27,7 +27,7 @@ def elsewhere(flow: str, host: str) -> str | None:
     url = registry_url()
     if not registry_exists(url):
         return None
-    with closing(Store(url, migrate=False)) as store:
+    with closing(Store(url)) as store:
         return query_elsewhere(store, flow, host)
 
 

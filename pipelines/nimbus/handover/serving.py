@@ -5,7 +5,7 @@ It is on the loopback, and both sides prove that they know the key in the endpoi
 A request with `"waits"` is answered by `{"taken"}` at once and begins with `BEGIN`: whoever got no answer in time and does the
 work itself can be sure that it is not done twice.
 When the other side goes away, the request ends after the batch or slice that it is in: what is committed is whole. When it
-says `STOP`, the same, and it is told of that slice, and then of the end (`{"stopped"}`).
+says `STOP`, it ends the same way, and gets a report of that slice, then one of the end (`{"stopped"}`).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Server:
         from pipelines.catalog import found
 
         specs, faults = found()
-        # Flows of other files run; whoever hands over one of these is told what is wrong.
+        # Flows of other files run; whoever hands over one of these gets an error that says what is wrong.
         for fault in faults:
             logger.error("catalog not loaded", reason=str(fault))
         for spec in specs:
@@ -305,7 +305,7 @@ def _backfill(
     runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
 ) -> Any:
     def told(slice_report: SliceReport) -> None:
-        # Nobody meets this slice again: it is told before the backfill ends.
+        # Nobody meets this slice again: it is reported before the backfill ends.
         send({"progress": asdict(slice_report)})
         if connection.poll():
             raise GoneError

@@ -192,13 +192,13 @@ class WarmRuntime:
         self, connection: Any, flow: str, kind: type[Any] | None, progress: Callable[[Any], None] | None
     ) -> dict[str, Any]:
         """Return an answer's last line. Asked to end (a cancelled run, Ctrl-C), it lets the worker end what that commits, and
-        takes that in: what is committed is told. Asked again it ends at once.
+        takes that in: what is committed is reported. Asked again it ends at once.
         """
         asked: BaseException | None = None
         while True:
             answer = None
             try:
-                # The wait may be broken off; a line that is half read or half told may not.
+                # The wait may be broken off; a line that is half read or half written may not.
                 with suppress(OSError):
                     connection.poll(None)
                 with unbroken():

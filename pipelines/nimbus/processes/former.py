@@ -51,7 +51,7 @@ class FormerQuery(Task):
 
     @property
     def left(self) -> bool:
-        """Return whether it was told to leave: it may not have come to the end."""
+        """Return whether it was asked to leave: it may not have come to the end."""
         return self._leaving.is_set()
 
     def run(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-State = tuple[int, int] | None
+FileStamp = tuple[int, int] | None
 """A file's time of change and its size; None: it is not there."""
 
 
@@ -13,7 +13,7 @@ class ImportedCode:
     """The files of the modules that this process has imported, each as it was when it was first seen here."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, State] = {}
+        self._seen: dict[str, FileStamp] = {}
 
     def look(self) -> None:
         """See what has been imported since the last look."""
@@ -28,7 +28,7 @@ class ImportedCode:
         return any(_state(file) != state for file, state in self._seen.items())
 
 
-def _state(file: str) -> State:
+def _state(file: str) -> FileStamp:
     try:
         found = Path(file).stat()
     except (OSError, ValueError):

@@ -146,7 +146,7 @@ class Leader:
         self._placed: list[Placing] = []
         self._checked: dict[int, object] = {}
         self._told: dict[int, str] = {}
-        """By flow the problem that this leader has told last."""
+        """By flow the problem that this leader has reported last."""
 
     def tick(self) -> None:
         """Do one round, if it leads or can."""
@@ -422,7 +422,7 @@ class Leader:
         self._registry.problem(flow, problem, under=lease)
 
     def _take_back(self, flow: DeployedFlow, lease: Lease) -> None:
-        """Clear a problem of placing: the flow has its places. One that its worker has told is not known to be over."""
+        """Clear a problem of placing: the flow has its places. A problem that its worker has reported may not be over."""
         told = self._told.pop(flow.serial, None)
         if flow.problem is not None and (flow.problem == told or flow.problem.startswith((UNPLACED, STAYS))):
             self._registry.problem(flow, None, under=lease)

@@ -111,7 +111,7 @@ class Life:
 def _read(file: Path) -> LifeRecord | None:
     try:
         with file.open(encoding="utf-8") as opened:
-            # Of the same file: the next process of the slot puts another in its place.
+            # Both are of one open file: the next process of the slot puts another in its place.
             written, seen = json.load(opened), os.fstat(opened.fileno()).st_mtime
         return LifeRecord(str(written["life"]), ProcessIdentity.read(written), seen)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):

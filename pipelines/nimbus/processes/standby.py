@@ -1,10 +1,10 @@
 """The standby: a process with a Spark that is up and has run a small flow, and takes the slot of a worker that is gone.
 
 Most of what a restart takes is the start of Spark and a first batch. A supervisor keeps one such process; when a worker dies, or
-ends for a new version, the standby is told which slot to take, and another one is started later. It knows no flow, has
-imported no module of TRIDELTA_FLOWS, and asks the registry for nothing before it is told. If what it has imported, such as
-the catalog's own flows, has changed by then, it leaves the slot to another process. It is told on its standard input, whose end
-it does not outlive: nobody has to look for the standby of a supervisor that is gone.
+ends for a new version, the standby gets the order to take its slot, and another one is started later. It knows no flow, has
+imported no module of TRIDELTA_FLOWS, and asks the registry for nothing before its order. If what it has imported, such as
+the catalog's own flows, has changed by then, it leaves the slot to another process. The order comes on its standard input.
+It ends with that: nobody has to look for the standby of a supervisor that is gone.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Standby:
 
     @property
     def is_up(self) -> bool:
-        """Return whether it has told that it is ready, and beats."""
+        """Return whether it has reported that it is ready, and beats."""
         self._listen()
         record = self._life_file.read()
         return self._child is not None and record is not None and record.life == self._life and not self._is_silent
@@ -138,7 +138,7 @@ class Standby:
         """Give it to a slot. Returns its process; None: there is none, or its Spark is not what the slot's flows ask for.
 
         Args:
-            port, life: What a worker there is told.
+            port, life: The arguments of a worker there.
             flows: Those that run in the slot.
         """
         lakes = [str(flow.version.content.definition["lake"]) for flow in flows]
@@ -179,7 +179,7 @@ def standby_command(supervisor: str, life: str, lakes: Sequence[str]) -> list[st
 
 
 @dataclass(frozen=True)
-class Order:
+class SlotOrder:
     """The order to a standby: the slot that it takes, and the life under which it does.
 
     Attributes:
@@ -190,7 +190,7 @@ class Order:
     life: str
 
 
-def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> Order | None:
+def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> SlotOrder | None:
     """Beat until the supervisor tells what to do. None: it is gone."""
     file, ordered = Life(settings, supervisor, STANDBY), threading.Event()
     file.begun(life)
@@ -205,7 +205,7 @@ def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> Orde
     if not line.endswith("\n"):
         return None
     told = json.loads(line)
-    return Order(int(told["port"]), str(told["life"]))
+    return SlotOrder(int(told["port"]), str(told["life"]))
 
 
 def warm_up(spark: SparkSession) -> None:

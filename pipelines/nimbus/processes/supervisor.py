@@ -110,7 +110,7 @@ class SupervisorProcess:
         self.ending, self._rung = threading.Event(), threading.Event()
         # Who has workers of his own says what stands by for them.
         chosen = command is None or standby is not None
-        start = partial(_detached, store=store, settings=settings, told=subprocess.PIPE)
+        start = partial(_detached, store=store, settings=settings, stdin=subprocess.PIPE)
         self._standby = Standby(settings, self.name, start, standby) if chosen and keeps_standby(settings) else None
 
     def run(self) -> None:
@@ -203,7 +203,7 @@ class SupervisorProcess:
             logger.warning("registry does not answer", reason=str(error))
         except Exception:
             logger.exception("a round failed; it is tried again")
-        # Of a worker that has ended its slot has yet to learn with which code.
+        # A slot has yet to learn with which code its worker has ended.
         asked = {slot.record.pid for slot in self._kept if slot.record is not None}
         self._children = [child for child in self._children if child.poll() is None or child.pid in asked]
         return True
@@ -472,18 +472,18 @@ def keeps_standby(settings: NimbusSettings) -> bool:
 
 
 def _detached(
-    command: list[str], out: Path, store: Store, settings: NimbusSettings, told: int = subprocess.DEVNULL
+    command: list[str], out: Path, store: Store, settings: NimbusSettings, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     """Start a process that Ctrl-C in a terminal does not reach; what it prints goes to a file.
 
     Args:
-        told: Its standard input. The end of this process does not reach it either, unless it is told by it.
+        stdin: Its standard input. Unless this is a pipe, the end of this process does not reach it either.
     """
     private_folder(out.parent)
     with open(out, "ab", opener=private_opener) as printed:
         return subprocess.Popen(
             command,
-            stdin=told,
+            stdin=stdin,
             stdout=printed,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -538,7 +538,7 @@ def open_registry(settings: NimbusSettings) -> Store:
     while True:
         try:
             # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
-            return Store(registry_url(), busy_seconds=settings.lease_seconds / 4)
+            return Store.migrated(registry_url(), busy_seconds=settings.lease_seconds / 4)
         except RegistryError as error:
             if not error.problem.startswith("does not answer") or time.monotonic() > until:
                 raise

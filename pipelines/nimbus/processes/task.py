@@ -193,7 +193,7 @@ class Task(threading.Thread):
 
     @property
     def stopping_seconds(self) -> float:
-        """Return for how long its query has been told to stop in mid-batch; 0: it was not, or it has ended."""
+        """Return for how long its query has been asked to stop in mid-batch; 0: it was not, or it has ended."""
         return time.monotonic() - self._forced_at if self._streaming is not None and self._forced_at else 0.0
 
     def _stop_query(self, streaming: StreamingQuery) -> None:

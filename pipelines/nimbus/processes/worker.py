@@ -42,7 +42,7 @@ from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
-from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
+from pipelines.nimbus.processes.standby import SlotOrder, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
 from pipelines.nimbus.registry.lifecycle import Status, delay_seconds
 from pipelines.nimbus.registry.placements import Beat, Places
@@ -109,7 +109,7 @@ class WorkerProcess:
         self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
         self._failed: dict[int, tuple[int, float]] = {}
         """By flow how often in a row it could not be loaded, and when that is tried again."""
-        self._asked = asked_of(())
+        self._asked = spark_needs_of(())
         """What its Spark was made of; a standby's of what nobody asks for."""
         self._compared: dict[int, DeployedFlow] | None = None
         """By flow what it was when its Spark was last compared with what is asked for; None: a standby's was not yet."""
@@ -148,7 +148,7 @@ class WorkerProcess:
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
         if spark is None:
             flows = [*self._flows().values()]
-            self._asked, self._compared = asked_of(flows), {flow.serial: flow for flow in flows}
+            self._asked, self._compared = spark_needs_of(flows), {flow.serial: flow for flow in flows}
             spark = spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", flows)
         threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
         self._application = Application(
@@ -324,8 +324,8 @@ class WorkerProcess:
         if len(_applications(flows)) > 1:
             # One leaves for a slot of its own.
             return False
-        asked = asked_of(flows)
-        same = before is not None and not asked.needs_other_than(asked_of(before[flow.serial] for flow in flows))
+        asked = spark_needs_of(flows)
+        same = before is not None and not asked.needs_other_than(spark_needs_of(before[flow.serial] for flow in flows))
         if same or not asked.needs_other_than(self._asked):
             self._compared = dict(here)
             return False
@@ -395,7 +395,7 @@ class WorkerProcess:
         return time.monotonic() - self._ending_since
 
     def _stuck(self, seconds: float) -> list[str]:
-        """Return the names of the tasks whose queries have been told to stop in mid-batch, and have not for so long."""
+        """Return the names of the tasks whose queries were asked to stop in mid-batch, and have not for so long."""
         return sorted(task.name for task in self._tasks.values() if task.stopping_seconds > seconds)
 
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
@@ -415,7 +415,7 @@ class WorkerProcess:
                 task.force()
         else:
             if task.figures.state != DRAINING:
-                # It was placed anew and stays as it is: the next drain has its time.
+                # It was placed again and stays as it is: the next drain has its time.
                 task.revision = revision
             task.want(flow.standing.accepting)
         drained = task.figures.state == DRAINING and key in self._rebalanced
@@ -607,7 +607,7 @@ def spark_of(
     own = FlowSettings.from_environment().lake_root
     for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
         any_folder(root, "the lake")
-    asked = asked_of(here)
+    asked = spark_needs_of(here)
     master = asked.master
     most = _most_partitions(here)
     if is_local(master) and most > cores(master):
@@ -625,24 +625,24 @@ def spark_of(
 
 
 @dataclass(frozen=True)
-class Asked:
+class SparkNeeds:
     """The wishes of a slot's flows for Spark.
 
     Attributes:
         conf: Its settings.
-        cores: Of a cluster, unless its settings say so; else 0.
+        cores: How many cores of a cluster; 0: none, or the settings say it.
     """
 
     master: str
     conf: Mapping[str, object]
     cores: int
 
-    def needs_other_than(self, up: Asked) -> bool:
+    def needs_other_than(self, up: SparkNeeds) -> bool:
         """Return whether the Spark for what others asked does not do: one with more cores does."""
         return (self.master, self.conf) != (up.master, up.conf) or self.cores > up.cores
 
 
-def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
+def spark_needs_of(flows: Iterable[DeployedFlow]) -> SparkNeeds:
     """Return what the flows of a slot ask of Spark."""
     from pipelines.spark.session import is_local
 
@@ -650,13 +650,13 @@ def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
     if len(_applications(here)) > 1:
         # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
         own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
-    # One that names another than a flow beside it is told so by the leader, and placed again only when they agree.
+    # Where two flows name different ones, the leader reports that, and places them again only when they agree.
     standing = sorted(own, key=lambda flow: (flow.scratch, flow.serial))
     master = next((flow.settings["master"] for flow in standing if flow.settings.get("master")), own_master())
     conf: dict[str, object] = {}
     for flow in own:
         conf |= flow.settings.get("spark", {})
-    return Asked(master, conf, 0 if is_local(master) or "spark.cores.max" in conf else _most_partitions(here))
+    return SparkNeeds(master, conf, 0 if is_local(master) or "spark.cores.max" in conf else _most_partitions(here))
 
 
 def _applications(flows: Iterable[DeployedFlow]) -> set[str]:
@@ -752,7 +752,7 @@ def main(arguments: list[str] | None = None) -> None:
     _log(settings, chosen.supervisor, port)
     watch_registry()
     # Its supervisor has brought the tables to their form.
-    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2, migrate=False)
+    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
     worker = WorkerProcess(store, settings, chosen.supervisor, port, life, imported)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.ending.set())
@@ -773,7 +773,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _stand_by(
     settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str], imported: ImportedCode
-) -> tuple[Order, SparkSession]:
+) -> tuple[SlotOrder, SparkSession]:
     """Have Spark up, and wait for an order; what is printed from then on goes to the slot's file."""
     from pipelines.nimbus.telemetry.log_files import configure
 

@@ -212,7 +212,7 @@ def without_gone(settings: Mapping[str, Any], components: Collection[str], queri
                 {**worker, "components": part} for worker, part in zip(workers, parts, strict=True) if part
             ]
     except (AttributeError, KeyError, TypeError):
-        # Of another release: it is told where it is used.
+        # Written by another release: the error comes where it is used.
         return dict(settings)
     # One of which nothing is left says nothing. Empty from the start it says "none".
     return {name: value for name, value in kept.items() if value or not settings[name]}

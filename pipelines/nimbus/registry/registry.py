@@ -176,7 +176,7 @@ class Registry:
             steps = [(row, lifecycle.step(standing_of(row), FlowEvent.GAIN_LEADERSHIP, now=now)) for row in rows]
             return [self._apply(connection, row, FlowEvent.GAIN_LEADERSHIP, step) for row, step in steps]
 
-    # --- what is told
+    # --- what is reported
 
     def hurry(self, flow: DeployedFlow, *, under: Lease | None = None) -> bool:
         """Let a rebalance or kill go on at once: all queries of the flow have drained, there is nothing to wait for."""

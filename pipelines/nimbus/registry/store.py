@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from alembic import command
 from alembic.config import Config
@@ -40,33 +40,47 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 class Store:
-    """One database with the registry's tables.
+    """One database with the registry's tables, opened as it is: nothing is made or migrated (`migrated` does that).
 
     Args:
         url: `sqlite:///path` or `postgresql://user@host/database`.
         busy_seconds: How long a statement waits for another process's lock.
         silent_seconds: How long a transaction on PostgreSQL may take at all; by default half as long again as `busy_seconds`.
-        migrate: Bring the tables to this release's form; False: refuse another form.
 
     Raises:
-        NoTablesError: It has none, and is not to be migrated.
+        NoTablesError: It has none.
         RegistryError: The database cannot be opened, its driver is not installed, or its tables have another form.
     """
 
-    def __init__(
-        self, url: str, *, busy_seconds: float = 30.0, silent_seconds: float | None = None, migrate: bool = True
-    ) -> None:
+    def __init__(self, url: str, *, busy_seconds: float = 30.0, silent_seconds: float | None = None) -> None:
+        self._open(url, busy_seconds, silent_seconds)
+        with self._closed_on_error():
+            self._check_form()
+
+    @classmethod
+    def migrated(cls, url: str, *, busy_seconds: float = 30.0, silent_seconds: float | None = None) -> Self:
+        """Make the tables, or bring those of an earlier release to this release's form; then open and check as `Store` does."""
+        store = cls.__new__(cls)  # The constructor would refuse the tables before they are migrated.
+        store._open(url, busy_seconds, silent_seconds)
+        with store._closed_on_error():
+            if store._is_older():
+                store.upgrade()
+            store._check_form()
+        return store
+
+    def _open(self, url: str, busy_seconds: float, silent_seconds: float | None) -> None:
         parsed = _parsed(url)
-        self._silent_seconds, self._busy_seconds = silent_seconds, busy_seconds
+        self._busy_seconds = busy_seconds
         self._writing = threading.Lock() if parsed.get_backend_name() == "sqlite" else None
         self.url = masked(parsed.render_as_string(hide_password=True))
         with self._openable():
-            self.engine = self._open(parsed, busy_seconds)
+            self.engine = self._engine(parsed, silent_seconds)
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
         try:
             with self._openable():
-                if migrate and self._is_older():
-                    self.upgrade()
-                self._check_form()
+                yield
         except BaseException:
             self.close()
             raise
@@ -210,11 +224,11 @@ class Store:
                 hint = f"start this release's supervisor, which brings it there: tridelta supervisor; {hint}"
             raise RegistryError(self.url, problem, hint=hint)
 
-    def _open(self, url: URL, busy_seconds: float) -> Engine:
+    def _engine(self, url: URL, silent_seconds: float | None) -> Engine:
         try:
             if url.get_backend_name() == "sqlite":
-                return _sqlite(url, busy_seconds)
-            return postgres(url, busy_seconds, self._silent_seconds)
+                return _sqlite(url, self._busy_seconds)
+            return postgres(url, self._busy_seconds, silent_seconds)
         except ModuleNotFoundError as error:
             hint = 'install it: pip install "psycopg[binary]"'
             raise RegistryError(
@@ -250,7 +264,7 @@ def _insert(connection: Connection, table: Table) -> Any:
 
 def _parsed(url: str) -> URL:
     try:
-        # What is no UTF-8 names no database, and could not be told either.
+        # What is no UTF-8 names no database, and no message could show it.
         url.encode()
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -282,7 +296,7 @@ def _check_file(url: URL) -> None:
 def _sqlite(url: URL, busy_seconds: float) -> Engine:
     file = Path(str(url.database)).absolute()
     file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    # What cannot be made is told by the database. Files beside it have its mode.
+    # The database reports what cannot be made. Files beside it have its mode.
     with suppress(OSError):
         private_file(file)
     engine = create_engine(url, connect_args={"timeout": busy_seconds})

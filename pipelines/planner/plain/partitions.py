@@ -32,7 +32,7 @@ def entering(node: nodes.Node, graph: nodes.Graph, tables: Mapping[int, Table], 
     """Return the tables of a node's parents, their tuples in the tasks that the node has.
 
     A repartition in front of bolts of different parallelism deals to the most of them; of a broadcast's copies each task
-    takes its own. What is dealt anew stays where it is.
+    takes its own. What the node itself deals stays where it is.
     """
     tasks, found = context.tasks_of(node.id), list[Table]()
     for above in (graph[parent] for parent in node.parents):

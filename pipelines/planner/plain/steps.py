@@ -64,7 +64,7 @@ def running(
 
     Args:
         stored: the values that a state holds already, by frozen key, to go on from: a combiner's is merged with the
-            partial value of the tuples, a reducer reduces on; from null both begin anew.
+            partial value of the tuples, a reducer reduces on; from null both begin as if it held none.
     """
     keys = table.select(group).rows
     inputs = [table.select(a.inputs).rows for a in aggregations]

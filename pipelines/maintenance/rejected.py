@@ -1,6 +1,6 @@
-"""Quarantine: for how long refused rows stay.
+"""Quarantine: for how long rejected rows stay.
 
-A row names the batch that refused it, and that batch's commit says when. The commits are cleaned from the log long before
+A row names the batch that rejected it, and that batch's commit says when. The commits are cleaned from the log long before
 the rows are old, so what they say is written down beside the table, a line per day and run of txids. All batch groups of a flow
 write one quarantine, each with txids of its own: of a txid the latest commit counts, so a row may stay longer than it should,
 and never goes before its time.
@@ -35,7 +35,7 @@ _GAP = 1000
 
 
 @dataclass(frozen=True)
-class Span:
+class TxidSpan:
     """Txids that were committed on one day, the last of them at `until` (seconds since 1970)."""
 
     first: int
@@ -49,14 +49,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Ages:
-    """The times at which the rows of a quarantine were refused.
+    """The times at which the rows of a quarantine were rejected.
 
     Attributes:
         spans: of batches.
         slices: of backfills: by slice when it was last replaced, in seconds since 1970.
     """
 
-    spans: tuple[Span, ...] = ()
+    spans: tuple[TxidSpan, ...] = ()
     slices: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -64,7 +64,7 @@ class Ages:
         """Return what was written down, and what the log says beyond."""
         file = ages_file(table)
         saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
-        return cls(tuple(Span(**span) for span in saved["spans"]), saved["slices"]).with_commits(table.history())
+        return cls(tuple(TxidSpan(**span) for span in saved["spans"]), saved["slices"]).with_commits(table.history())
 
     def save(self, table: StateTable) -> None:
         """Write it down, before the log is cleaned."""
@@ -79,7 +79,7 @@ class Ages:
             elif commit.kind == SLICE and commit.slice is not None:
                 slices[commit.slice] = commit.time.timestamp()
             elif commit.kind not in (COMPACTION, REPLAY, RESET) and (commit.txid or 0) >= 0 and commit.txid is not None:
-                spans.append(Span(commit.txid, commit.txid, commit.time.timestamp()))
+                spans.append(TxidSpan(commit.txid, commit.txid, commit.time.timestamp()))
         return Ages(tuple(_joined(spans)), slices)
 
     def since(self, oldest: float) -> Ages:
@@ -106,14 +106,14 @@ def ages_file(table: StateTable) -> Place:
 
 
 def old_rows(table: StateTable, days: float, now: datetime | None = None) -> str | None:
-    """Return the rows that were refused more than `days` ago, as a condition; None: there are none, as far as one can say."""
+    """Return the rows that were rejected more than `days` ago, as a condition; None: there are none, as far as one can say."""
     return Ages.of(table).older(_oldest(days, now))
 
 
 def let_go(
     table: StateTable, opened: DeltaTable, days: float | None, record: BatchRecord, now: datetime | None = None
 ) -> int:
-    """Delete the rows that were refused more than `days` ago (None: none), and write down when the others were.
+    """Delete the rows that were rejected more than `days` ago (None: none), and write down when the others were.
 
     The records of replays go with the same age.
 
@@ -141,18 +141,18 @@ def _oldest(days: float, now: datetime | None) -> float:
     return ((now or datetime.now(UTC)) - timedelta(days=days)).timestamp()
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def _joined(spans: Iterable[TxidSpan]) -> list[TxidSpan]:
     """Join spans of one day that touch, or nearly."""
-    by_day: dict[int, list[Span]] = defaultdict(list)
+    by_day: dict[int, list[TxidSpan]] = defaultdict(list)
     for span in spans:
         by_day[span.day].append(span)
-    joined: list[Span] = []
+    joined: list[TxidSpan] = []
     for _, own in sorted(by_day.items()):
         own.sort(key=lambda span: span.first)
         held = own[0]
         for span in own[1:]:
             if span.first <= held.last + _GAP:
-                held = Span(held.first, max(held.last, span.last), max(held.until, span.until))
+                held = TxidSpan(held.first, max(held.last, span.last), max(held.until, span.until))
             else:
                 joined.append(held)
                 held = span
@@ -160,7 +160,7 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _without(piece: tuple[int, int], young: Sequence[Span]) -> list[tuple[int, int]]:
+def _without(piece: tuple[int, int], young: Sequence[TxidSpan]) -> list[tuple[int, int]]:
     """Return what is left of some txids without those of younger spans."""
     left = [piece]
     for span in young:
