@@ -14,8 +14,9 @@ import pytest
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import DeployError, RegistryError
+from pipelines.nimbus.processes.slot_spark import asked_of
 from pipelines.nimbus.processes.standby import Order
-from pipelines.nimbus.processes.worker import WorkerProcess, asked_of, main
+from pipelines.nimbus.processes.worker import WorkerProcess, main
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -97,7 +98,7 @@ def worker(registry: Registry, tmp_path: Path) -> WorkerProcess:
 def has_spark(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
     """Its Spark and its server are none."""
     monkeypatch.setattr(f"{MODULE}.Server", lambda *_: server)
-    monkeypatch.setattr(f"{MODULE}._lives", lambda _: True)
+    monkeypatch.setattr(f"{MODULE}.lives", lambda _: True)
     monkeypatch.setattr(WorkerProcess, "_end_with_jvm", lambda _: None)
 
 

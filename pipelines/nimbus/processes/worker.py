@@ -12,18 +12,13 @@ import logging
 import math
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipelines import logs
-from pipelines.bounds import own_master
-from pipelines.catalog.flow import FlowSettings
 from pipelines.causes import named
 from pipelines.errors import TrideltaError
 from pipelines.execution.runners.admission import Admission
@@ -31,7 +26,6 @@ from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import (
     DeployError,
     LeaseHeldError,
-    NimbusError,
     NotAliveError,
     RegistryError,
     RegistryLeaseLostError,
@@ -42,6 +36,15 @@ from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
+from pipelines.nimbus.processes.slot_spark import (
+    SPARK_GONE,
+    applications,
+    asked_of,
+    jvm,
+    kill_jvm,
+    lives,
+    spark_of,
+)
 from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
 from pipelines.nimbus.registry.lifecycle import Status, delay_seconds
@@ -52,7 +55,6 @@ from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
 from pipelines.nimbus.status import DRAINING
 from pipelines.private import private_folder, private_opener
-from pipelines.surroundings import any_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,8 +63,8 @@ if TYPE_CHECKING:
 
 logger = logs.logger(__name__)
 
-LEASE_LOST, SPARK_GONE, STUCK = 3, 4, 5
-"""Exit codes: the worker had to end at once; its JVM has died; a query does not stop."""
+LEASE_LOST, STUCK = 3, 5
+"""Exit codes: the worker had to end at once; a query does not stop."""
 
 # Planning a batch keeps a core of the driver busy for half of a small batch's time; the rest is waiting for disks.
 _BATCHES_PER_CORE = 2
@@ -189,7 +191,7 @@ class WorkerProcess:
 
     def _round(self, spark: SparkSession) -> bool:
         """Look what is to run. True: there is nothing left to do."""
-        if not _lives(spark):
+        if not lives(spark):
             self._end_now(SPARK_GONE, "its Spark has died")
         if self.ending.is_set() and self._server is not None:
             # One more would keep the process, and whatever is to come in its place, waiting.
@@ -276,7 +278,7 @@ class WorkerProcess:
         if key not in self._leave_by:
             seconds = 0.0 if key in self._rebalanced else _drain_seconds(flow)
             self._leave_by[key] = time.monotonic() + seconds
-        if self.ending.is_set() and len(_applications(_readable([flow, *here.values()]))) > 1:
+        if self.ending.is_set() and len(applications(deployed.readable([flow, *here.values()]))) > 1:
             # Another application has got the slot, and waits for the end of this process.
             self._leave_by[key] = min(self._leave_by[key], time.monotonic() + self._settings.stop_seconds)
         elif not _goes_on(flow):
@@ -316,12 +318,12 @@ class WorkerProcess:
 
     def _restart_for_other_spark(self, here: Mapping[int, DeployedFlow]) -> bool:
         """End where changed flows ask for another Spark than the one that is up. Return whether requests hold that up."""
-        flows = _readable(here.values())
+        flows = deployed.readable(here.values())
         before = self._compared
         if before is not None:
             # Those that came or went make no difference.
             before = self._compared = {serial: before.get(serial, flow) for serial, flow in here.items()}
-        if len(_applications(flows)) > 1:
+        if len(applications(flows)) > 1:
             # One leaves for a slot of its own.
             return False
         asked = asked_of(flows)
@@ -586,87 +588,6 @@ class WorkerProcess:
             self._end_now(SPARK_GONE, "its Spark has died")
 
 
-# --- Spark ----------------------------------------------------------------------------------------------------------
-
-
-def spark_of(
-    settings: NimbusSettings, name: str, flows: Iterable[DeployedFlow] = (), lakes: Iterable[str] = ()
-) -> SparkSession:
-    """Start the Spark application of some flows.
-
-    Args:
-        flows: Those that run in it.
-        lakes: Those that others may have.
-    """
-    from pipelines.private import spark_values
-    from pipelines.spark.session import cores, is_local, spark_session
-
-    # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
-    here = _readable(flows)
-    # A session that starts before a place on S3 was named cannot read it.
-    own = FlowSettings.from_environment().lake_root
-    for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
-        any_folder(root, "the lake")
-    asked = asked_of(here)
-    master = asked.master
-    most = _most_partitions(here)
-    if is_local(master) and most > cores(master):
-        master = f"local[{most}]"
-    conf: dict[str, str] = {
-        "spark.driver.memory": f"{settings.worker_memory_mb}m",
-        # Queries side by side: none waits until all tasks of another's job are through.
-        "spark.scheduler.mode": "FAIR",
-        # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
-        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
-    }
-    if asked.cores:
-        conf["spark.cores.max"] = str(asked.cores)
-    return spark_session(f"tridelta {name}", master=master, conf=conf | spark_values(asked.conf))
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The wishes of a slot's flows for Spark.
-
-    Attributes:
-        conf: Its settings.
-        cores: Of a cluster, unless its settings say so; else 0.
-    """
-
-    master: str
-    conf: Mapping[str, object]
-    cores: int
-
-    def needs_other_than(self, up: Asked) -> bool:
-        """Return whether the Spark for what others asked does not do: one with more cores does."""
-        return (self.master, self.conf) != (up.master, up.conf) or self.cores > up.cores
-
-
-def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
-    """Return what the flows of a slot ask of Spark."""
-    from pipelines.spark.session import is_local
-
-    here = own = _readable(flows)
-    if len(_applications(here)) > 1:
-        # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
-        own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
-    # One that names another than a flow beside it is told so by the leader, and placed again only when they agree.
-    standing = sorted(own, key=lambda flow: (flow.scratch, flow.serial))
-    master = next((flow.settings["master"] for flow in standing if flow.settings.get("master")), own_master())
-    conf: dict[str, object] = {}
-    for flow in own:
-        conf |= flow.settings.get("spark", {})
-    return Asked(master, conf, 0 if is_local(master) or "spark.cores.max" in conf else _most_partitions(here))
-
-
-def _applications(flows: Iterable[DeployedFlow]) -> set[str]:
-    return {deployed.application_of(flow) for flow in flows}
-
-
-def _most_partitions(flows: Iterable[DeployedFlow]) -> int:
-    return max((query.partitions or 0 for flow in flows for query in deployed.queries_of(flow)), default=0)
-
-
 def _outdated(task: Task, flow: DeployedFlow) -> bool:
     """Return whether a task runs another version of this flow."""
     return task.flow.serial == flow.serial and task.flow.version.number != flow.version.number
@@ -684,7 +605,7 @@ def _goes_on(flow: DeployedFlow) -> bool:
 
 def _drain_seconds(flow: DeployedFlow) -> float:
     """Return for how long a flow drains if nobody has said it."""
-    timeout = flow.settings.get("message_timeout_seconds") if _readable([flow]) else None
+    timeout = flow.settings.get("message_timeout_seconds") if deployed.readable([flow]) else None
     return delay_seconds(None, timeout)
 
 
@@ -694,41 +615,6 @@ def _query_of(flow: DeployedFlow, task: int) -> deployed.DeployedQuery | None:
         return next((own for own in deployed.queries_of(flow) if own.task == task), None)
     except Exception:
         return None
-
-
-def _readable(flows: Iterable[DeployedFlow]) -> list[DeployedFlow]:
-    """Return the flows whose version this release can read."""
-    readable = []
-    for flow in flows:
-        with suppress(NimbusError):
-            deployed.check_deployed(flow)
-            readable.append(flow)
-    return readable
-
-
-def _lives(spark: SparkSession) -> bool:
-    from py4j.protocol import Py4JError
-
-    try:
-        return not spark._jsc.sc().isStopped()
-    except (Py4JError, OSError):
-        return False
-
-
-def jvm() -> subprocess.Popen[bytes]:
-    """Return the process of this process' JVM."""
-    from pyspark import SparkContext
-
-    process: subprocess.Popen[bytes] = SparkContext._gateway.proc  # type: ignore[union-attr]
-    return process
-
-
-def kill_jvm() -> None:
-    """Kill this process' JVM, so that nothing that it has begun goes on."""
-    from pyspark import SparkContext
-
-    if getattr(SparkContext._gateway, "proc", None) is not None:
-        jvm().kill()
 
 
 def main(arguments: list[str] | None = None) -> None:
