@@ -306,7 +306,7 @@ def test_a_standby_that_is_older_than_its_code_serves_nobody(
     monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / "nimbus"))
     for name in ("_log", "watch_registry", "kill_jvm", "signal.signal"):
         monkeypatch.setattr(f"{MODULE}.{name}", lambda *_: None)
-    monkeypatch.setattr(f"{MODULE}._stand_by", stand_by)
+    monkeypatch.setattr(f"{MODULE}.stand_by", stand_by)
     monkeypatch.setattr(f"{MODULE}.os._exit", ends.append)
     main(["--supervisor", "s1", "--standby", "--life", "x"])
     assert server.started is not changed

@@ -45,7 +45,7 @@ from pipelines.nimbus.processes.slot_spark import (
     lives,
     spark_of,
 )
-from pipelines.nimbus.processes.standby import Order, wait_for_order, warm_up
+from pipelines.nimbus.processes.standby import stand_by
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
 from pipelines.nimbus.registry.lifecycle import Status, delay_seconds
 from pipelines.nimbus.registry.placements import Beat, Places
@@ -54,7 +54,6 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
 from pipelines.nimbus.status import DRAINING
-from pipelines.private import private_folder, private_opener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -633,7 +632,7 @@ def main(arguments: list[str] | None = None) -> None:
     imported.look()
     port, life, spark = chosen.port, chosen.life, None
     if chosen.standby:
-        order, spark = _stand_by(settings, chosen.supervisor, life, chosen.lake, imported)
+        order, spark = stand_by(settings, chosen.supervisor, life, chosen.lake, imported)
         port, life = order.port, order.life
     _log(settings, chosen.supervisor, port)
     watch_registry()
@@ -655,44 +654,6 @@ def main(arguments: list[str] | None = None) -> None:
         store.close()
     # Threads of libraries must not keep a drained worker alive.
     os._exit(0)
-
-
-def _stand_by(
-    settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str], imported: ImportedCode
-) -> tuple[Order, SparkSession]:
-    """Have Spark up, and wait for an order; what is printed from then on goes to the slot's file."""
-    from pipelines.nimbus.telemetry.log_files import configure
-
-    take_back = configure(settings.supervisor_folder(supervisor) / "standby.jsonl", settings.log_megabytes, 1)
-    try:
-        spark = spark_of(settings, f"{supervisor} standby", lakes=lakes)
-        warm_up(spark)
-        imported.look()
-        ordered = threading.Event()
-        threading.Thread(target=_end_with_jvm, args=(ordered,), name="jvm", daemon=True).start()
-        logger.info("standby up", supervisor=supervisor, pid=os.getpid())
-        order = wait_for_order(settings, supervisor, life)
-        ordered.set()
-    except TrideltaError as error:
-        logger.error("standby cannot run", reason=str(error), kind=type(error).__name__)
-        kill_jvm()
-        sys.exit(1)
-    if order is None:
-        kill_jvm()
-        os._exit(0)
-    take_back()
-    folder = settings.worker_folder(supervisor, order.port)
-    private_folder(folder)
-    with open(folder / "worker.out", "ab", opener=private_opener) as printed:
-        os.dup2(printed.fileno(), 1)
-        os.dup2(printed.fileno(), 2)
-    return order, spark
-
-
-def _end_with_jvm(ordered: threading.Event) -> None:
-    jvm().wait()
-    if not ordered.is_set():
-        os._exit(SPARK_GONE)
 
 
 def _log(settings: NimbusSettings, supervisor: str, port: int) -> None:
