@@ -158,6 +158,11 @@ def application_of(flow: DeployedFlow) -> str:
     return str(named) if named else flow.name if own else SHARED
 
 
+def applications_of(flows: Iterable[DeployedFlow]) -> set[str]:
+    """Return the applications of some flows."""
+    return {application_of(flow) for flow in flows}
+
+
 def changes_in_place(flow: DeployedFlow) -> bool:
     """Return whether the process that runs a flow may run the next version of it too."""
     return flow.version.content.definition.get("kind") == YAML and application_of(flow) == WATCHED

@@ -79,7 +79,7 @@ def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
     from pipelines.spark.session import is_local
 
     here = own = deployed.readable(flows)
-    if len(applications(here)) > 1:
+    if len(deployed.applications_of(here)) > 1:
         # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
         own = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
     # One that names another than a flow beside it is told so by the leader, and placed again only when they agree.
@@ -89,11 +89,6 @@ def asked_of(flows: Iterable[DeployedFlow]) -> Asked:
     for flow in own:
         conf |= flow.settings.get("spark", {})
     return Asked(master, conf, 0 if is_local(master) or "spark.cores.max" in conf else most_partitions(here))
-
-
-def applications(flows: Iterable[DeployedFlow]) -> set[str]:
-    """Return the applications of some flows: a Spark runs one of them."""
-    return {deployed.application_of(flow) for flow in flows}
 
 
 def most_partitions(flows: Iterable[DeployedFlow]) -> int:

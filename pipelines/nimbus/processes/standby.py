@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING
 from pipelines import logs
 from pipelines.bounds import own_master
 from pipelines.errors import TrideltaError
-from pipelines.nimbus import deployed
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
-from pipelines.nimbus.processes.slot_spark import SPARK_GONE, jvm, kill_jvm, spark_of
+from pipelines.nimbus.processes.slot_spark import SPARK_GONE, jvm, kill_jvm, most_partitions, spark_of
 from pipelines.places.location import Location
 from pipelines.private import private_folder, private_opener
 from pipelines.processes import ProcessIdentity
@@ -54,7 +53,7 @@ def fits(flows: Iterable[DeployedFlow]) -> bool:
     for flow in flows:
         if flow.settings.get("master") or flow.settings.get("spark"):
             return False
-        most = max((query.partitions or 0 for query in deployed.queries_of(flow)), default=0)
+        most = most_partitions([flow])
         if most and (own != "local[*]" or most > len(os.sched_getaffinity(0))):
             return False
     return True

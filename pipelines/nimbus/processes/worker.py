@@ -38,7 +38,6 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.slot_spark import (
     SPARK_GONE,
-    applications,
     asked_of,
     jvm,
     kill_jvm,
@@ -277,7 +276,7 @@ class WorkerProcess:
         if key not in self._leave_by:
             seconds = 0.0 if key in self._rebalanced else _drain_seconds(flow)
             self._leave_by[key] = time.monotonic() + seconds
-        if self.ending.is_set() and len(applications(deployed.readable([flow, *here.values()]))) > 1:
+        if self.ending.is_set() and len(deployed.applications_of(deployed.readable([flow, *here.values()]))) > 1:
             # Another application has got the slot, and waits for the end of this process.
             self._leave_by[key] = min(self._leave_by[key], time.monotonic() + self._settings.stop_seconds)
         elif not _goes_on(flow):
@@ -322,7 +321,7 @@ class WorkerProcess:
         if before is not None:
             # Those that came or went make no difference.
             before = self._compared = {serial: before.get(serial, flow) for serial, flow in here.items()}
-        if len(applications(flows)) > 1:
+        if len(deployed.applications_of(flows)) > 1:
             # One leaves for a slot of its own.
             return False
         asked = asked_of(flows)
