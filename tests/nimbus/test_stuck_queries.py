@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipelines.execution.checkpoint.engine_files import REFUSE
-from pipelines.nimbus.processes.worker import _SLOW_SECONDS as SLOW_SECONDS
+from pipelines.nimbus.processes.draining import _SLOW_SECONDS as SLOW_SECONDS
 from pipelines.nimbus.processes.worker import STUCK, WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import DeployedFlow
@@ -238,7 +238,7 @@ def test_a_restart_cuts_no_wait_that_was_asked_for(
 def test_a_query_has_seconds_to_stop_where_a_worker_has_none_to_end(rounds: Rounds) -> None:
     """Any query that is stopped, and whose job is just being cancelled, would be one that cannot be stopped."""
     worker = rounds.worker
-    worker._settings = replace(worker._settings, stop_seconds=0.0)
+    worker._draining._stop_seconds = 0.0
     for seconds in (0, 1, 4):
         rounds.look(seconds)
         assert not worker.ending.is_set()
@@ -251,7 +251,7 @@ def test_a_query_has_seconds_to_stop_where_a_worker_has_none_to_end(rounds: Roun
 def test_flows_beside_it_have_seconds_to_drain_then(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     drains_not(rounds, monkeypatch)
     worker = rounds.worker
-    worker._settings = replace(worker._settings, stop_seconds=0.0)
+    worker._draining._stop_seconds = 0.0
     for seconds in (0, 6, 7, 10):
         rounds.look(seconds)
     assert worker.ending.is_set()

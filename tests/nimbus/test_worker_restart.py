@@ -587,7 +587,7 @@ def test_what_comes_behind_a_rebalance_that_moved_its_query_has_its_own_wait(
     task, key = FakeTask(flow), (flow.serial, 1)
     worker._tasks = {key: task}  # type: ignore[dict-item]
     if drained:
-        worker._rebalanced.add(key)
+        worker._draining.rebalanced.add(key)
     if behind == "kill":
         registry.kill("a", wait_seconds=600)
     else:

@@ -33,6 +33,7 @@ from pipelines.nimbus.errors import (
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.back_off import pause_after
+from pipelines.nimbus.processes.draining import Draining, Key, goes_on
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import Life, holder_of
@@ -46,7 +47,7 @@ from pipelines.nimbus.processes.slot_spark import (
 )
 from pipelines.nimbus.processes.standby import stand_by
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
-from pipelines.nimbus.registry.lifecycle import Status, delay_seconds
+from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -70,18 +71,8 @@ _BATCHES_PER_CORE = 2
 # A beat takes about a millisecond.
 _BEATS_TOGETHER = 20
 
-# So long a query may take to stop, and its attempt to be withdrawn, also where a worker has no time to end.
-_WITHDRAW_SECONDS = 5.0
-
-# So long a batch that nobody has asked to be stopped may take before a worker that restarts cuts it off: it may only be slow, and
-# one that is half done is finished by the gates that began it.
-_SLOW_SECONDS = 600.0
-
 # How often a flow could not be loaded, and when that is tried again.
 _NEVER_FAILED, _NOT_AGAIN = (0, 0.0), (0, math.inf)
-
-Key = tuple[int, int]
-"""A flow's serial and a task of it."""
 
 
 class WorkerProcess:
@@ -122,16 +113,11 @@ class WorkerProcess:
         self._renewed_at, self._supervised_at = 0.0, time.monotonic()
         self._revisions, self._deployed = dict[int, int](), dict[int, DeployedFlow]()
         """By serial what was seen of all deployed flows, and the flows."""
-        self._leave_by: dict[Key, float] = {}
-        """Until when tasks may drain that are not to run here any more."""
-        self._rebalanced: set[Key] = set()
-        """Tasks that a rebalance drains, or has drained."""
         self._held: dict[int, int] = {}
         """By flow its new version, which waits for the end of requests."""
         self._server: Server | None = None
         self.ending, self._ended = threading.Event(), threading.Event()
-        self._ending_since, self._hurried_at = 0.0, 0.0
-        """Since when a round has seen that it ends, and that what has not drained is to stop; 0: not yet."""
+        self._draining = Draining(settings.stop_seconds, self.ending)
         self._memory: tuple[float, int] = (0.0, 0)
 
     def run(self, spark: SparkSession | None = None) -> None:
@@ -209,7 +195,8 @@ class WorkerProcess:
             self._collect(key)
         if self._server is not None and self._server.busy:
             return False
-        self._end_if_stuck()
+        if stuck := self._draining.cut_off(self._tasks.values()):
+            self._end_now(STUCK, f"{', '.join(stuck)} cannot be stopped")
         if self._tasks:
             return False
         return self.ending.is_set() or not (flows or self._is_warm())
@@ -244,15 +231,15 @@ class WorkerProcess:
             self._server.take()
         for key, task in self._tasks.items():
             if key in flows:
-                if not _rescaled(task, flows[key]) and self._leave_by.pop(key, None) is not None:
+                if not _rescaled(task, flows[key]) and self._draining.stays(key):
                     # It comes back while it drains: no rebalance of this assignment has drained it.
                     task.revision = self._revisions[key[0]]
                 self._steer(task, flows[key], held)
                 continue
-            has_time = self._has_time(key, here)
+            has_time = self._draining.has_time(key, self._deployed.get(key[0]), here.values())
             task.leave()
             new = here.get(key[0])
-            if not has_time and (new is None or not _outdated(task, new) or self._waits_no_more(new)):
+            if not has_time and (new is None or not _outdated(task, new) or self._draining.waits_no_more(new)):
                 task.force()
         if not self.ending.is_set():
             for key in flows.keys() - self._tasks.keys():
@@ -262,27 +249,6 @@ class WorkerProcess:
                 self._read_to_the_end(here[serial])
             self._former.clear()
             self._restart_for_other_code(here)
-
-    def _has_time(self, key: Key, here: Mapping[int, DeployedFlow]) -> bool:
-        """Return whether a task that is not to run here any more may drain: its new place waits for its lease.
-
-        A rebalance has drained it for as long as it was to. Whatever else moves it (slots that come late, a flow that joins,
-        an update) has not, also where it drains already: for a new version, a restart of its worker, or a deactivation. A kill or
-        a rebalance that is under way has its own wait.
-        """
-        flow = self._deployed.get(key[0])
-        if flow is None:
-            return False
-        if key not in self._leave_by:
-            seconds = 0.0 if key in self._rebalanced else _drain_seconds(flow)
-            self._leave_by[key] = time.monotonic() + seconds
-        if self.ending.is_set() and len(deployed.applications_of(deployed.readable([flow, *here.values()]))) > 1:
-            # Another application has got the slot, and waits for the end of this process.
-            self._leave_by[key] = min(self._leave_by[key], time.monotonic() + self._settings.stop_seconds)
-        elif not _goes_on(flow):
-            # A kill, or another rebalance, has come meanwhile; its end tells.
-            return True
-        return time.monotonic() < self._leave_by[key]
 
     def _restart_for(self, flows: list[DeployedFlow]) -> set[int]:
         """End where a flow's new version needs another process. Return the flows whose new version waits for it.
@@ -352,7 +318,7 @@ class WorkerProcess:
 
     def _restart_for_stuck(self) -> bool:
         """End where a query hangs in Python, in which no thread stops another. Return whether requests hold that up."""
-        stuck = self._stuck(self._patience)
+        stuck = self._draining.stuck(self._tasks.values())
         if not stuck or self._server is None or self.ending.is_set():
             return False
         self._server.refuse()
@@ -362,64 +328,29 @@ class WorkerProcess:
         self.ending.set()
         return False
 
-    def _end_if_stuck(self) -> None:
-        """End at once where nothing else is left to drain. What has not drained in time is stopped first."""
-        stuck, ends_for = self._stuck(self._patience), self._ends_for()
-        if not (self.ending.is_set() and stuck):
-            return
-        if len(stuck) < len(self._tasks):
-            if ends_for <= self._patience:
-                return
-            self._hurried_at = self._hurried_at or time.monotonic()
-            for task in self._tasks.values():
-                task.force()
-            if time.monotonic() - self._hurried_at <= _WITHDRAW_SECONDS:
-                return
-        self._end_now(STUCK, f"{', '.join(stuck)} cannot be stopped")
-
-    @property
-    def _patience(self) -> float:
-        """Return how long a query may take to stop, and those beside one that does not may drain."""
-        return max(self._settings.stop_seconds, _WITHDRAW_SECONDS)
-
-    def _waits_no_more(self, flow: DeployedFlow) -> bool:
-        """Return whether it ends, and a flow that goes on in another process has had its time to drain: a batch may hang."""
-        patience = max(self._patience, _drain_seconds(flow), _SLOW_SECONDS)
-        return self._ends_for() > patience and _goes_on(flow)
-
-    def _ends_for(self) -> float:
-        """Return for how long its rounds have seen that it ends; 0: it does not."""
-        if not self.ending.is_set():
-            return 0.0
-        self._ending_since = self._ending_since or time.monotonic()
-        return time.monotonic() - self._ending_since
-
-    def _stuck(self, seconds: float) -> list[str]:
-        """Return the names of the tasks whose queries have been told to stop in mid-batch, and have not for so long."""
-        return sorted(task.name for task in self._tasks.values() if task.stopping_seconds > seconds)
-
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""
         query, key = _query_of(flow, task.query.task), (flow.serial, task.query.task)
         if flow.status is Status.REBALANCING:
-            self._rebalanced.add(key)
+            self._draining.rebalanced.add(key)
         elif task.figures.state != DRAINING:
-            self._rebalanced.discard(key)
+            self._draining.rebalanced.discard(key)
         outdated, revision = _outdated(task, flow) and flow.serial not in held, self._revisions[flow.serial]
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
             # It comes again, with another number of partitions, in another process or in another version.
             task.leave()
             # A rebalance without a wait is over before anybody has seen it.
             unseen = _rescaled(task, flow) and not _outdated(task, flow)
-            if (unseen and not self._has_time(key, {})) or self._waits_no_more(flow):
+            over = unseen and not self._draining.has_time(key, self._deployed.get(key[0]))
+            if over or self._draining.waits_no_more(flow):
                 task.force()
         else:
             if task.figures.state != DRAINING:
                 # It was placed anew and stays as it is: the next drain has its time.
                 task.revision = revision
             task.want(flow.standing.accepting)
-        drained = task.figures.state == DRAINING and key in self._rebalanced
-        if drained and _goes_on(flow) and task.revision != revision and not _outdated(task, flow):
+        drained = task.figures.state == DRAINING and key in self._draining.rebalanced
+        if drained and goes_on(flow) and task.revision != revision and not _outdated(task, flow):
             # The flow goes on with another assignment: the rebalance has waited as long as it was to.
             task.force()
 
@@ -505,8 +436,7 @@ class WorkerProcess:
 
     def _collect(self, key: Key) -> None:
         task = self._tasks.pop(key)
-        self._leave_by.pop(key, None)
-        self._rebalanced.discard(key)
+        self._draining.forget(key)
         if task.ran:
             self._ran.add(key[0])
         if task.lost is not None:
@@ -593,18 +523,7 @@ def _outdated(task: Task, flow: DeployedFlow) -> bool:
 
 def _rescaled(task: Task, flow: DeployedFlow) -> bool:
     """Return whether a rebalance that is over has given a task's flow another parallelism."""
-    return _goes_on(flow) and flow.scale != task.flow.scale
-
-
-def _goes_on(flow: DeployedFlow) -> bool:
-    """Return whether nothing drains a flow for as long as was asked for: neither a rebalance that is not over nor a kill."""
-    return flow.status not in (Status.REBALANCING, Status.KILLED)
-
-
-def _drain_seconds(flow: DeployedFlow) -> float:
-    """Return for how long a flow drains if nobody has said it."""
-    timeout = flow.settings.get("message_timeout_seconds") if deployed.readable([flow]) else None
-    return delay_seconds(None, timeout)
+    return goes_on(flow) and flow.scale != task.flow.scale
 
 
 def _query_of(flow: DeployedFlow, task: int) -> deployed.DeployedQuery | None:
