@@ -14,7 +14,8 @@ import pytest
 
 from pipelines.execution.checkpoint.engine_files import REFUSE
 from pipelines.nimbus.processes.draining import _SLOW_SECONDS as SLOW_SECONDS
-from pipelines.nimbus.processes.worker import STUCK, WorkerProcess
+from pipelines.nimbus.processes.life import STUCK
+from pipelines.nimbus.processes.worker import WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry

@@ -8,14 +8,11 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pipelines.nimbus import deployed
+from pipelines.nimbus.processes.task import Key, Task
 from pipelines.nimbus.registry.lifecycle import Status, delay_seconds
 
 if TYPE_CHECKING:
-    from pipelines.nimbus.processes.task import Task
     from pipelines.nimbus.registry.records import DeployedFlow
-
-Key = tuple[int, int]
-"""A flow's serial and a task of it."""
 
 # So long a query may take to stop, and its attempt to be withdrawn, also where a worker has no time to end.
 _WITHDRAW_SECONDS = 5.0
@@ -76,7 +73,7 @@ class Draining:
         self.rebalanced.discard(key)
 
     def cut_off(self, tasks: Collection[Task]) -> list[str]:
-        """Return the queries that do not stop, once nothing else is left to drain; what has not drained in time is stopped first."""
+        """Return the queries that do not stop, once nothing else drains; what has not drained in time is stopped first."""
         stuck, ends_for = self.stuck(tasks), self._ends_for()
         if not (self._ending.is_set() and stuck):
             return []

@@ -17,9 +17,6 @@ from pipelines.surroundings import any_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_GONE = 4
-"""Exit code: its JVM has died."""
-
 
 def spark_of(
     settings: NimbusSettings, name: str, flows: Iterable[DeployedFlow] = (), lakes: Iterable[str] = ()

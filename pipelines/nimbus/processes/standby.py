@@ -28,8 +28,8 @@ from pipelines.bounds import own_master
 from pipelines.errors import TrideltaError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.imported import ImportedCode
-from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
-from pipelines.nimbus.processes.slot_spark import SPARK_GONE, jvm, kill_jvm, most_partitions, spark_of
+from pipelines.nimbus.processes.life import SPARK_GONE, STANDBY, Life, LifeRecord
+from pipelines.nimbus.processes.slot_spark import jvm, kill_jvm, most_partitions, spark_of
 from pipelines.places.location import Location
 from pipelines.private import private_folder, private_opener
 from pipelines.processes import ProcessIdentity

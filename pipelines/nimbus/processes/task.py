@@ -89,6 +89,9 @@ _QUIET_SECONDS = 30.0
 # How often a query that runs is asked whether it does: each time is a call to the JVM, and a host may have a hundred queries.
 _WATCH_SECONDS = 0.5
 
+Key = tuple[int, int]
+"""A flow's serial and a task of it."""
+
 FINAL = (DefinitionError, StateSchemaError, FreshCheckpointError)
 """What waiting does not mend."""
 

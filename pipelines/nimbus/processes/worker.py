@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipelines import logs
@@ -26,19 +26,17 @@ from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import (
     DeployError,
     LeaseHeldError,
-    NotAliveError,
     RegistryError,
-    RegistryLeaseLostError,
 )
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.back_off import pause_after
-from pipelines.nimbus.processes.draining import Draining, Key, goes_on
+from pipelines.nimbus.processes.beats import Beats
+from pipelines.nimbus.processes.draining import Draining, goes_on
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
-from pipelines.nimbus.processes.life import Life, holder_of
+from pipelines.nimbus.processes.life import LEASE_LOST, SPARK_GONE, STUCK, Life, holder_of
 from pipelines.nimbus.processes.slot_spark import (
-    SPARK_GONE,
     asked_of,
     jvm,
     kill_jvm,
@@ -46,9 +44,9 @@ from pipelines.nimbus.processes.slot_spark import (
     spark_of,
 )
 from pipelines.nimbus.processes.standby import stand_by
-from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Task, waiting_reason
+from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Key, Task, waiting_reason
 from pipelines.nimbus.registry.lifecycle import Status
-from pipelines.nimbus.registry.placements import Beat, Places
+from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -62,14 +60,8 @@ if TYPE_CHECKING:
 
 logger = logs.logger(__name__)
 
-LEASE_LOST, STUCK = 3, 5
-"""Exit codes: the worker had to end at once; a query does not stop."""
-
 # Planning a batch keeps a core of the driver busy for half of a small batch's time; the rest is waiting for disks.
 _BATCHES_PER_CORE = 2
-
-# A beat takes about a millisecond.
-_BEATS_TOGETHER = 20
 
 # How often a flow could not be loaded, and when that is tried again.
 _NEVER_FAILED, _NOT_AGAIN = (0, 0.0), (0, math.inf)
@@ -110,15 +102,15 @@ class WorkerProcess:
         """Flows whose loaded version has run here."""
         self._former: dict[int, FormerVersion] = {}
         """By flow the version before, which has yet to read to its end."""
-        self._renewed_at, self._supervised_at = 0.0, time.monotonic()
+        self._supervised_at = time.monotonic()
         self._revisions, self._deployed = dict[int, int](), dict[int, DeployedFlow]()
         """By serial what was seen of all deployed flows, and the flows."""
         self._held: dict[int, int] = {}
         """By flow its new version, which waits for the end of requests."""
         self._server: Server | None = None
-        self.ending, self._ended = threading.Event(), threading.Event()
+        self.ending = threading.Event()
         self._draining = Draining(settings.stop_seconds, self.ending)
-        self._memory: tuple[float, int] = (0.0, 0)
+        self._beats = Beats(self._registry.leases, self._places, settings, self._slot, self._end_now)
 
     def run(self, spark: SparkSession | None = None) -> None:
         """Run until the slot is empty, or a signal ends it.
@@ -126,12 +118,10 @@ class WorkerProcess:
         Args:
             spark: What was up before, of a standby.
         """
-        self._slot_lease = self._registry.leases.take(
-            f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
-        )
+        self._beats.take_slot(self._holder)
         # Not before the slot is its own: who finds it taken must not hide the one that has it.
         Life(self._settings, *self._slot).begun(self._life)
-        threading.Thread(target=self._beats, name="beats", daemon=True).start()
+        self._beats.start(self._tasks, self._former)
         if spark is None:
             flows = [*self._flows().values()]
             self._asked, self._compared = asked_of(flows), {flow.serial: flow for flow in flows}
@@ -153,11 +143,7 @@ class WorkerProcess:
             logger.info("worker restarts for changed code")
         else:
             self._serve(spark)
-        self._ended.set()
-        try:
-            self._registry.leases.release(self._slot_lease)
-        except RegistryError as error:
-            logger.warning("slot not given back: its lease runs out", reason=str(error))
+        self._beats.end()
         logger.info("worker ends", supervisor=self._slot[0], port=self._slot[1])
 
     def _serve(self, spark: SparkSession) -> None:
@@ -442,67 +428,6 @@ class WorkerProcess:
         if task.lost is not None:
             self._end_now(LEASE_LOST, str(task.lost))
 
-    # --- beats ------------------------------------------------------------------------------------------------------
-
-    def _beats(self) -> None:
-        """Beat in a thread of its own: Spark takes seconds to start, and neither that nor a look may hold up a beat."""
-        self._renewed_at = time.monotonic()
-        life = Life(self._settings, *self._slot)
-        while not self._ended.wait(self._settings.beat_seconds):
-            life.touch()
-            self._beat()
-
-    def _beat(self) -> None:
-        memory = self._memory_bytes()
-        try:
-            self._slot_lease = self._registry.leases.renew(self._slot_lease, self._settings.lease_seconds)
-            self._renewed_at = time.monotonic()
-            self._beat_for([task for task in list(self._tasks.values()) if task.lease is not None], memory)
-            for former in list(self._former.values()):
-                former.renew()
-        except RegistryLeaseLostError as error:
-            if not self._ended.is_set():
-                self._end_now(LEASE_LOST, str(error))
-        except RegistryError as error:
-            logger.warning("no beat", reason=str(error))
-        if time.monotonic() - self._renewed_at > self._settings.lease_seconds:
-            self._end_now(LEASE_LOST, f"the registry has not answered for {self._settings.lease_seconds:g} s")
-
-    def _beat_for(self, tasks: Sequence[Task], memory: int) -> None:
-        """Beat for tasks: in few transactions, none of them so long that a batch's own would wait."""
-        for start in range(0, len(tasks), _BEATS_TOGETHER):
-            chosen, beaten = [], []
-            for task in tasks[start : start + _BEATS_TOGETHER]:
-                # It may be given back in this moment, by the task's own thread.
-                if (lease := task.lease) is not None:
-                    figures = task.figures.to_json()
-                    figures |= {"memory_bytes": memory, "version": task.flow.version.number}
-                    chosen.append(task)
-                    beaten.append(Beat(task.flow, task.query.task, lease, figures))
-            refused = self._places.beat_together(beaten, self._slot, lease_seconds=self._settings.lease_seconds)
-            for task, error in zip(chosen, refused, strict=True):
-                if isinstance(error, NotAliveError):
-                    task.leave()
-                    task.force()
-                elif error is not None and task.is_alive() and task.lease is not None:
-                    # Not given back meanwhile: another has it.
-                    raise error
-
-    def _memory_bytes(self) -> int:
-        """Return the resident memory of the process and all that it has started; measured every ten seconds."""
-        import psutil
-
-        if time.monotonic() - self._memory[0] > 10 or not self._memory[1]:
-            own = psutil.Process()
-            total = 0
-            for process in [own, *own.children(recursive=True)]:
-                try:
-                    total += process.memory_info().rss
-                except psutil.Error:
-                    continue
-            self._memory = (time.monotonic(), total)
-        return self._memory[1]
-
     def _end_now(self, code: int, why: str) -> None:
         """End without draining: from now on others may write what this process was writing."""
         logger.error("worker ends at once", reason=why)
@@ -512,7 +437,7 @@ class WorkerProcess:
     def _end_with_jvm(self) -> None:
         """End when the JVM does, and not with the next look."""
         jvm().wait()
-        if not self._ended.is_set():
+        if not self._beats.ended.is_set():
             self._end_now(SPARK_GONE, "its Spark has died")
 
 
