@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pipelines import logs
@@ -242,29 +242,26 @@ class WorkerProcess:
         Python code that was imported stays as it was. A request that is under way is not cut off, and may take hours: until its
         end the flows run on as they are, and no other request is taken.
         """
-        others = []
-        for flow in flows:
-            loaded = self._loaded.get(flow.serial)
-            if (
-                loaded is not None
-                and loaded[0].version.number != flow.version.number
-                and not deployed.changes_in_place(flow)
-            ):
-                others.append(flow)
-        if not others or self.ending.is_set() or self._server is None:
+        others = [
+            flow
+            for flow in flows
+            if flow.serial in self._loaded
+            and self._loaded[flow.serial][0].version.number != flow.version.number
+            and not deployed.changes_in_place(flow)
+        ]
+
+        def tell() -> None:
+            for flow in others:
+                logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
+
+        if not (others and self._restart(tell)):
             return set()
-        self._server.refuse()
         new = {flow.serial: flow.version.number for flow in others}
-        if self._server.busy:
-            if new != self._held:
-                names = [flow.name for flow in others]
-                logger.warning("new version waits for requests that are under way", flows=names)
-            self._held = new
-            return set(new)
-        for flow in others:
-            logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
-        self.ending.set()
-        return set()
+        if new != self._held:
+            names = [flow.name for flow in others]
+            logger.warning("new version waits for requests that are under way", flows=names)
+        self._held = new
+        return set(new)
 
     def _restart_for_other_spark(self, here: Mapping[int, DeployedFlow]) -> bool:
         """End where changed flows ask for another Spark than the one that is up. Return whether requests hold that up."""
@@ -281,14 +278,8 @@ class WorkerProcess:
         if same or not asked.needs_other_than(self._asked):
             self._compared = dict(here)
             return False
-        if self._server is None or self.ending.is_set():
-            return False
-        self._server.refuse()
-        if self._server.busy:
-            return True
-        logger.info("worker restarts for other Spark settings", flows=sorted(flow.name for flow in flows))
-        self.ending.set()
-        return False
+        names = sorted(flow.name for flow in flows)
+        return self._restart(lambda: logger.info("worker restarts for other Spark settings", flows=names))
 
     def _restart_for_other_code(self, here: Mapping[int, DeployedFlow]) -> None:
         """End where only another process can load what is to run.
@@ -305,12 +296,18 @@ class WorkerProcess:
     def _restart_for_stuck(self) -> bool:
         """End where a query hangs in Python, in which no thread stops another. Return whether requests hold that up."""
         stuck = self._draining.stuck(self._tasks.values())
-        if not stuck or self._server is None or self.ending.is_set():
+        if not stuck:
+            return False
+        return self._restart(lambda: logger.error("worker restarts for queries that cannot be stopped", queries=stuck))
+
+    def _restart(self, tell: Callable[[], None]) -> bool:
+        """End, once no request is under way, and tell why. Return whether one holds that up; no other is taken then."""
+        if self._server is None or self.ending.is_set():
             return False
         self._server.refuse()
         if self._server.busy:
             return True
-        logger.error("worker restarts for queries that cannot be stopped", queries=stuck)
+        tell()
         self.ending.set()
         return False
 
@@ -427,6 +424,8 @@ class WorkerProcess:
             self._ran.add(key[0])
         if task.lost is not None:
             self._end_now(LEASE_LOST, str(task.lost))
+
+    # --- its end ----------------------------------------------------------------------------------------------------
 
     def _end_now(self, code: int, why: str) -> None:
         """End without draining: from now on others may write what this process was writing."""
