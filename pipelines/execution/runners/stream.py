@@ -20,26 +20,21 @@ from pipelines.errors import (
     AccountingError,
     BatchError,
     BehindStateError,
-    ChangedGateError,
-    ChannelReadersError,
-    FreshCheckpointError,
     GateError,
     LockedError,
     LostRowsError,
     PoisonBatchError,
-    StateBehindError,
     TrideltaError,
 )
 from pipelines.execution.batch.driver_windows import DriverWindows, check_place, end_windows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
-from pipelines.execution.batch.quarantine import table_columns
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
-from pipelines.execution.checkpoint.engine_files import CONTINUE, RESET, Checkpoint, Epoch, StoredAttempts
+from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
@@ -52,26 +47,22 @@ from pipelines.execution.protocol.coordinator import (
     RefusedError,
 )
 from pipelines.execution.protocol.failures import back_off, lake_fault, missing_module, reason_of
-from pipelines.execution.protocol.groups import readers_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.admission import Admission
 from pipelines.execution.runners.claims import SameSources, bytes_of
+from pipelines.execution.runners.epochs import Epochs, tables_of
 from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
-from pipelines.state.kinds import TRANSACTIONAL
-from pipelines.state.quarantine import NAME
-from pipelines.state.record import BATCH, BatchRecord, CommitRecord
-from pipelines.state.turns import LateWriterError, stream_id
+from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pipelines.execution.batch.group_sources import Frames
-    from pipelines.state.table import StateTable
 
 logger = logs.logger(__name__)
 
@@ -120,7 +111,7 @@ class StreamRunner:
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
-        self._max_attempts, self._attempts_in = options.max_attempts, options.attempts
+        self._max_attempts = options.max_attempts
         self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
         self._options = options
         self._hooks, self._sizes = options.hooks, dict[str, int]()
@@ -132,6 +123,7 @@ class StreamRunner:
         self._stop_after: int | None = None
         self._durable: DurableBatches | None = None
         self._windows = DriverWindows(group, checkpoint.folder, options.version) if group.windows else None
+        self._epochs = Epochs(group, checkpoint, self._windows, options.attempts, options.lock_wait_seconds)
         self.windows_anew: tuple[str, ...] = ()
         """The windows that began empty with the start, for their operation was changed."""
         self.events_wait = 0
@@ -163,15 +155,15 @@ class StreamRunner:
         if self._windows:
             read_to_the_end(self._group, self._checkpoint, self._options, type(self))
             self._windows.take_over(self._checkpoint, self._wait, self._belonging.check)
-        self._change_windows(partial(self._check_before, on_fresh))
+        self._change_windows(partial(self._epochs.check, on_fresh))
         check_place(self._group, self._checkpoint)
-        self._epoch = self._open_epoch(on_fresh)
+        self._epoch = self._epochs.open(on_fresh)
         self._left_over = self._poison.kept()
         if self._windows:
             self._windows.check(self._checkpoint)
         if self._group.lake.durable and isinstance(self._group.lake.root, Path):
             # What a store has taken is kept.
-            self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
+            self._durable = DurableBatches(self._checkpoint, tables_of(self._group), self._group.lake.root)
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
         self._stop_after = max_batches
@@ -191,15 +183,6 @@ class StreamRunner:
         if trigger_seconds is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=_interval(trigger_seconds)).start()
-
-    def _check_before(self, on_fresh: str) -> None:
-        """Refuse what the epoch of changed windows would hide; tables that only another query has written are not asked."""
-        own = [table for table in self._tables() if self._belonging.knows(table) or not self._belonging.known()]
-        if own:
-            self._belonging.check(own)
-        self._refuse_other_gates()
-        if on_fresh != CONTINUE:
-            self._refuse_newcomers()
 
     def _change_windows(self, check: Callable[[], None]) -> None:
         """Go on with a changed definition of windows that run in the batch, where it was changed on purpose."""
@@ -259,153 +242,8 @@ class StreamRunner:
 
     def _make_whole(self) -> None:
         """Mend what a loss of power has left of the last batch, before anything else reads it."""
-        checkpoint, tables = self._checkpoint, self._tables()
+        checkpoint, tables = self._checkpoint, tables_of(self._group)
         make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
-
-    def _kept_attempts(self) -> AttemptStore:
-        """Return the attempts as they are now: an epoch that begins removes the file that was there."""
-        own = self._checkpoint.attempts()
-        return own if self._attempts_in is None else self._attempts_in(own)
-
-    def _open_epoch(self, on_fresh: str) -> Epoch:
-        epoch = self._checkpoint.epoch
-        if epoch is not None:
-            self._belonging.check(self._tables())
-            self._refuse_other_gates()
-            if on_fresh != CONTINUE:
-                self._refuse_newcomers()
-            # A backfill notes what it has filled.
-            with self._checkpoint.committing(self._wait):
-                self._belonging.note(self._tables())
-            return epoch
-        epoch = self._fresh_epoch(on_fresh)
-        self._belonging.begun(epoch, self._tables())
-        return epoch
-
-    def _tables(self) -> list[StateTable]:
-        """Return all tables that the query writes."""
-        return [*(sink.table for sink in self._group.sinks), self._group.quarantine.table]
-
-    def _fresh_epoch(self, on_fresh: str) -> Epoch:
-        commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
-        if self._group.quarantine.table.exists():
-            # It may outlive the states, and a batch whose txid it knows in an epoch would leave no rows there.
-            refused = self._group.quarantine.table
-            commits += [(refused.name, commit) for commit in refused.commits.batches() if self._is_own(commit)]
-        number = self._free_epoch()
-        if not commits:
-            if on_fresh == RESET:
-                self._checkpoint.still_held()
-                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
-                self._poison.forget_all()
-            return self._begun(Epoch(number, 0))
-        name, last = max(commits, key=lambda pair: pair[1].txid or 0)
-        if on_fresh == CONTINUE:
-            return self._begun(Epoch(number, (last.txid or 0) + 1))
-        if on_fresh == RESET:
-            self._refuse_readers()
-            # Not beside a compaction, whose roll-up would bring the emptied rows back.
-            with self._checkpoint.rewriting(self._wait):
-                self._checkpoint.still_held()
-                # Before all: where the states are empty, nothing would say that what it leaves out is in none.
-                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
-                # First: a reset that is cut off behind the states is not known as one, and their rows are refused once more.
-                self._reset_quarantine(number)
-                for target in self._group.sinks:
-                    record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
-                    target.writer.reset(record, stream_id(record.flow, target.name, number))
-            return self._begun(Epoch(number, 0))
-        raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
-
-    def _refuse_readers(self) -> None:
-        """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again."""
-        topology = self._group.topology
-        channels = {sink.name for sink in self._group.sinks if sink.is_channel}
-        readers = set().union(*(of for channel, of in readers_of(topology).items() if channel in channels))
-        begun = sorted(
-            name for name in readers if Checkpoint(topology.name, self._checkpoint.folder.parent / name).epoch
-        )
-        if begun:
-            raise ChannelReadersError(topology.name, self._group.name, begun)
-
-    def _free_epoch(self) -> int:
-        """Return the number of a fresh epoch, whose transaction ids no table knows."""
-        group, quarantine = self._group, self._group.quarantine
-        known = [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
-        if not quarantine.table.exists():
-            return max(known, default=0) + 1
-        refused = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
-        known += [commit.epoch or 0 for commit in refused]
-        number = max(known, default=0) + 1
-        # Delta keeps a transaction id for longer than the log keeps its commit.
-        while quarantine.committed(stream_id(group.topology.name, f"{NAME}/{group.name}", number)) is not None:
-            number += 1
-        return number
-
-    def _is_own(self, commit: CommitRecord) -> bool:
-        """Return whether a commit of quarantine is of this batch group; those of earlier releases do not name theirs."""
-        alone = len(self._group.topology.spouts) == len(self._group.spouts)
-        return commit.group == self._group.name or (alone and commit.group is None)
-
-    def _begun(self, epoch: Epoch) -> Epoch:
-        """Begin an epoch with a fresh checkpoint and empty windows."""
-        if self._windows:
-            self._windows.begin(epoch.first_txid, self._checkpoint)
-        return self._checkpoint.begin(epoch)
-
-    def _reset_quarantine(self, epoch: int) -> None:
-        """Empty it: of a flow with several batch groups, which share it, of this one's rows."""
-        flow, writer = self._group.topology.name, self._group.quarantine
-        if not writer.table.exists():
-            return
-        record = BatchRecord(kind=RESET, flow=flow, epoch=epoch)
-        app_id = stream_id(flow, f"{NAME}/{self._group.name}", epoch)
-        if len(self._group.topology.spouts) == len(self._group.spouts):
-            writer.reset(record, app_id)
-            return
-        writer.prepare(table_columns())
-        writer.reset(record.model_copy(update={"group": self._group.name}), app_id, among=self._group.refused)
-
-    def _refuse_newcomers(self) -> None:
-        """Refuse a state that was added to a flow that has run, or put back into it, and that no backfill has filled."""
-        if self._checkpoint.committed_txid() is None:
-            return
-        for sink in self._group.sinks:
-            # Of windows that begin nothing was late before.
-            if not (sink.is_late or self._belonging.is_filled(sink.table)):
-                raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
-
-    def _refuse_other_gates(self) -> None:
-        """Refuse to finish a batch by other gates than those that began it: states that have it do not take it once more."""
-        epoch = self._checkpoint.epoch
-        if epoch is None:
-            return
-        first = epoch.txid(self._checkpoint.finished_batches())
-        for sink in self._group.sinks:
-            last = sink.table.commits.last_batch()
-            record = last.record if last is not None else None
-            if record is None or record.epoch != epoch.number or record.txid < first:
-                continue
-            # What earlier releases wrote does not say it.
-            if record.gates in (None, self._group.gates):
-                continue
-            attempt = self._kept_attempts().get(f"{self._group.name}/{epoch.number}").get(record.txid)
-            # Of one that is left out no rows are judged, nor of one that quarantine has, too.
-            left_out = attempt is not None and attempt.state is BatchState.SKIPPED
-            if not left_out and not self._all_have(epoch, record.txid):
-                raise ChangedGateError(self._group.topology.name, self._group.name, record.txid, sink.name)
-
-    def _all_have(self, epoch: Epoch, txid: int) -> bool:
-        """Return whether all tables have a batch for good: none takes it once more."""
-        flow, quarantine = self._group.topology.name, self._group.quarantine
-        sinks = [(sink.writer, sink.name) for sink in self._group.sinks]
-        if not quarantine.table.exists() or any(writer.declared.kind != TRANSACTIONAL for writer, _ in sinks):
-            return False
-        held = (
-            writer.committed(stream_id(flow, name, epoch.number))
-            for writer, name in [*sinks, (quarantine, f"{NAME}/{self._group.name}")]
-        )
-        return all(last is not None and last >= txid for last in held)
 
     def _is_taken(self, txid: int) -> bool:
         """Return whether another process has finished the batch, or has made attempts since this one's."""
@@ -414,7 +252,7 @@ class StreamRunner:
         return finished or (isinstance(self._attempts_kept, StoredAttempts) and self._attempts_kept.is_overtaken())
 
     def _new_tracker(self) -> BatchTracker:
-        self._attempts_kept = self._kept_attempts()
+        self._attempts_kept = self._epochs.attempts()
         source = Stage(
             self._group.source_stage,
             lazy=True,
