@@ -24,6 +24,7 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.runners import stream as stream_module
+from pipelines.execution.runners.stopping import Drained, Stopping
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
@@ -43,7 +44,7 @@ def context() -> Iterator[None]:
 def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
     """A runner with what trying a batch needs."""
     runner: Any = StreamRunner.__new__(StreamRunner)
-    runner.forced = threading.Event()
+    runner.stopping = Stopping()
     runner._max_attempts, runner._listeners, runner._durable, runner._windows = max_attempts, (), None, None
     runner._epoch = SimpleNamespace(number=1, first_txid=0)
     entrance = SimpleNamespace(events=lambda _: None, clocks=lambda _: None, has_windows=False, fault=lambda _: None)
@@ -64,7 +65,7 @@ def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
 def batch_runner() -> Any:
     """A runner with what a batch needs before it is tried."""
     runner = runner_of(MemoryAttemptStore(), 1)
-    runner.draining, runner.error, runner._stop_after, runner._wait = threading.Event(), None, None, 0.0
+    runner.error, runner._stop_after, runner._wait = None, None, 0.0
     runner._epoch = SimpleNamespace(number=1, first_txid=0, txid=lambda batch_id: batch_id)
     runner._checkpoint = SimpleNamespace(
         is_finished=lambda _: False, committing=lambda _: nullcontext(), plan=lambda _: "a plan"
@@ -88,15 +89,15 @@ def test_once_it_is_forced_no_further_attempt_is_opened(
         def run(self, batch: Any, *_: Any) -> None:
             tried.append(batch.attempt)
             if when == "in the attempt":
-                runner.forced.set()
+                runner.stopping.forced.set()
             raise PySparkException("job cancelled")
 
         def failed(self, *_: Any) -> None:
             pass
 
     monkeypatch.setattr(stream_module, "StreamBatch", Cancelled)
-    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.forced.set())
-    with pytest.raises(stream_module._Drained):
+    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.stopping.forced.set())
+    with pytest.raises(Drained):
         runner._attempts(0, {}, Position(frozenset(), 0))
     record = attempts.get("words/1")[0]
     assert tried == [0]
@@ -110,11 +111,11 @@ def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_s
 
     def cancelled(_: Any) -> None:
         tried.append(1)
-        runner.forced.set()
+        runner.stopping.forced.set()
         raise PySparkException("job cancelled")
 
     runner._group.entrance.clocks = cancelled
-    with pytest.raises(stream_module._Drained):
+    with pytest.raises(Drained):
         runner._run_windows(0, {}, -1)
     assert tried == [1]
 
@@ -127,8 +128,8 @@ def test_once_it_is_forced_windows_are_not_run_once_more(monkeypatch: pytest.Mon
         raise PySparkException("no such column")
 
     runner._group.entrance.clocks = fails
-    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.forced.set())
-    with pytest.raises(stream_module._Drained):
+    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.stopping.forced.set())
+    with pytest.raises(Drained):
         runner._run_windows(0, {}, -1)
     assert tried == [1]
 
@@ -153,7 +154,7 @@ def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, 
 
     def fails(*_: Any) -> None:
         if forced:
-            runner.forced.set()
+            runner.stopping.forced.set()
         raise error
 
     runner._run = {
@@ -169,9 +170,9 @@ def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, 
             confirm=lambda _: None,
         )
     )
-    with pytest.raises(stream_module._Drained if forced else type(error)):
+    with pytest.raises(Drained if forced else type(error)):
         runner._on_spark_batch(None, 0)
-    assert isinstance(runner.error, stream_module._Drained) is forced
+    assert isinstance(runner.error, Drained) is forced
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_a_verdict_and_a_lost_lease_are_told_once_it_is_forced(error: Exception)
     runner = batch_runner()
 
     def fails(*_: Any) -> None:
-        runner.forced.set()
+        runner.stopping.forced.set()
         raise error
 
     runner._run = fails
@@ -200,9 +201,9 @@ def test_a_verdict_and_a_lost_lease_are_told_once_it_is_forced(error: Exception)
 def test_a_batch_that_waits_for_another_process_is_not_begun_once_it_is_to_end(tmp_path: Path, told: str) -> None:
     runner, checkpoint = batch_runner(), Checkpoint("f", tmp_path / "words")
     runner._checkpoint, runner._wait, runner._run = checkpoint, 12.0, lambda *_: pytest.fail("it was begun")
-    threading.Timer(0.3, getattr(runner, told).set).start()
+    threading.Timer(0.3, getattr(runner.stopping, told).set).start()
     began = time.monotonic()
-    with checkpoint.committing(0), pytest.raises(stream_module._Drained):
+    with checkpoint.committing(0), pytest.raises(Drained):
         runner._on_spark_batch(None, 0)
     assert time.monotonic() - began < 10
 
@@ -239,7 +240,7 @@ def test_a_batch_whose_job_hangs_ends_and_comes_again(spark: SparkSession, tmp_p
     until = time.monotonic() + 60
     while not there.exists() and time.monotonic() < until:
         time.sleep(0.1)
-    part.runner.forced.set()
+    part.runner.stopping.forced.set()
     stopping = threading.Thread(target=part.query.stop, daemon=True)
     stopping.start()
     stopping.join(60)

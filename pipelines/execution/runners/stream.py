@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from pipelines.errors import (
     BatchError,
     BehindStateError,
     GateError,
-    LockedError,
     LostRowsError,
     PoisonBatchError,
     TrideltaError,
@@ -54,6 +52,7 @@ from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.execution.runners.epochs import Epochs, tables_of
 from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
+from pipelines.execution.runners.stopping import Drained, Stopping
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
@@ -68,18 +67,6 @@ logger = logs.logger(__name__)
 
 KEPT_REPORTS = 10_000
 """Keep the reports of the last so many batches."""
-
-
-# How often a batch that waits for the commit lock looks whether its query is to end.
-_LOOK_SECONDS = 0.5
-
-
-class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to end between two batches
-    pass
-
-
-_TOLD_BY_ALL = (_Drained, PoisonBatchError, LateWriterError, LeaseLostError)
-"""What ends a query by its own name also where it was stopped in mid-batch: verdicts, and that another process has it."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +115,8 @@ class StreamRunner:
         """The windows that began empty with the start, for their operation was changed."""
         self.events_wait = 0
         """How many events wait for the clock in windows that a changed definition has no more."""
-        self.draining, self.forced = threading.Event(), threading.Event()
-        self._turns = options.admission.query(self.draining.is_set) if options.admission else None
+        self.stopping = Stopping()
+        self._turns = options.admission.query(self.stopping.draining.is_set) if options.admission else None
         self.reports: list[BatchReport] = []
         self.batches, self._quarantine_noted = 0, False
         self.error: BaseException | None = None
@@ -213,7 +200,7 @@ class StreamRunner:
             self._callback.release()
         except StreamingQueryException as error:
             self._callback.release()
-            if isinstance(self.error, _Drained):
+            if isinstance(self.error, Drained):
                 return
             if self.error is not None:
                 raise self.error from self.error.__cause__
@@ -221,7 +208,7 @@ class StreamRunner:
 
     def drain(self, query: StreamingQuery) -> None:
         """End the query between two batches: the running one finishes, Spark's commit included."""
-        self.draining.set()
+        self.stopping.draining.set()
         while query.isActive and query.status["isTriggerActive"]:
             time.sleep(0.02)
         query.stop()
@@ -306,11 +293,12 @@ class StreamRunner:
     def _on_spark_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Run a batch for Spark; an error that leaves here ends the query and is raised again by `finish`."""
         try:
-            if self.draining.is_set() or (self._stop_after is not None and self.batches >= self._stop_after):
-                raise _Drained
+            if self.stopping.draining.is_set() or (self._stop_after is not None and self.batches >= self._stop_after):
+                raise Drained
             # Whatever is logged in this thread, by whomever, says which batch it is about.
             of = {"flow": self._group.topology.name, "group": self._group.name, "txid": self._epoch.txid(batch_id)}
-            with structlog.contextvars.bound_contextvars(**of, attempt=0), self._committing():
+            committing = self.stopping.committing(self._checkpoint, self._wait)
+            with structlog.contextvars.bound_contextvars(**of, attempt=0), committing:
                 report = self._run(frame, batch_id)
                 self._note_quarantine()
             self.reports.append(report)
@@ -320,34 +308,17 @@ class StreamRunner:
             if self._on_batch:
                 self._on_batch(report)
         except Exception as error:
-            if self.forced.is_set() and not isinstance(error, _TOLD_BY_ALL):
-                # A call whose job the stop has cut off fails by many names.
-                self.error = _Drained()
+            if self.stopping.is_cut_off(error):
+                self.error = Drained()
                 raise self.error from error
             doing = f"batch {self._epoch.txid(batch_id)} was written"
-            known = isinstance(error, TrideltaError | _Drained)
+            known = isinstance(error, TrideltaError | Drained)
             self.error = error if known else lake_fault(error, str(self._group.lake.root), doing) or error
             raise
         except BaseException as error:
             # The bridge to the JVM passes on Exceptions only; anything else would leave Spark waiting for an answer.
             self.error = error
             raise RuntimeError(repr(error)) from error
-
-    @contextmanager
-    def _committing(self) -> Iterator[None]:
-        """Hold the commit lock; a query that is to end does not wait for whoever has it."""
-        until = time.monotonic() + self._wait
-        with ExitStack() as held:
-            while True:
-                try:
-                    held.enter_context(self._checkpoint.committing(min(_LOOK_SECONDS, self._wait)))
-                    break
-                except LockedError as error:
-                    if self.draining.is_set() or self.forced.is_set():
-                        raise _Drained from None
-                    if time.monotonic() >= until:
-                        raise LockedError(error.flow, error.path, self._wait) from None
-            yield
 
     def _note_quarantine(self) -> None:
         """Note the quarantine, which is made with the first row that is refused, in the middle of a stream."""
@@ -428,14 +399,12 @@ class StreamRunner:
             BatchError: they fail, too. With the next start the batch's rows are kept from them.
         """
         for tries in range(1, self._max_attempts + 1):
-            if self.forced.is_set():
-                raise _Drained
+            self.stopping.leave_if_forced()
             try:
                 self._group.entrance.clocks(frames)
                 return
             except PySparkException as error:
-                if self.forced.is_set():
-                    raise _Drained from error
+                self.stopping.leave_if_forced(error)
                 if (outside := self._outside(error, txid)) is not None:
                     raise outside from error
                 if tries < self._max_attempts:
@@ -499,11 +468,11 @@ class StreamRunner:
 
     def _leave_if_forced(self, batch: Batch, error: Exception) -> None:
         """Leave a batch to the next start where the query was stopped in the middle of it, at no cost to the batch."""
-        if self.forced.is_set():
+        if self.stopping.forced.is_set():
             # Its lease may be lost, or its lake away. Then the attempt counts, as one in which the process died.
             with suppress(TrideltaError):
                 self._tracker.withdraw(batch, "the query was stopped in mid-batch")
-            raise _Drained from error
+            raise Drained from error
 
     def _open(self, txid: int, sources: Frames, plan: str | None) -> Batch:
         """Open the next attempt.
@@ -511,8 +480,7 @@ class StreamRunner:
         Raises:
             PoisonBatchError: no attempt is left, for the process died in each of them.
         """
-        if self.forced.is_set():
-            raise _Drained
+        self.stopping.leave_if_forced()
         try:
             return self._tracker.open(txid, plan=plan)
         except RefusedError as error:

@@ -185,7 +185,7 @@ class Task(threading.Thread):
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
-            running.forced.set()
+            running.stopping.forced.set()
         if streaming is None or (self._stopping is not None and self._stopping.is_alive()):
             return
         self._forced_at = self._forced_at or time.monotonic()
