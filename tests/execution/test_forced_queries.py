@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import LockedError, PoisonBatchError
 from pipelines.execution.batch.position import Position
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.runners import stream as stream_module
@@ -46,7 +46,7 @@ def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
     runner: Any = StreamRunner.__new__(StreamRunner)
     runner.stopping = Stopping()
     runner._max_attempts, runner._listeners, runner._durable, runner._windows = max_attempts, (), None, None
-    runner._epoch = SimpleNamespace(number=1, first_txid=0)
+    runner._epoch = Epoch(1, 0)
     entrance = SimpleNamespace(events=lambda _: None, clocks=lambda _: None, has_windows=False, fault=lambda _: None)
     runner._group = SimpleNamespace(
         name="words", topology=SimpleNamespace(name="f"), entrance=entrance, lake=SimpleNamespace(root="/lake")
@@ -66,7 +66,6 @@ def batch_runner() -> Any:
     """A runner with what a batch needs before it is tried."""
     runner = runner_of(MemoryAttemptStore(), 1)
     runner.error, runner._stop_after, runner._wait = None, None, 0.0
-    runner._epoch = SimpleNamespace(number=1, first_txid=0, txid=lambda batch_id: batch_id)
     runner._checkpoint = SimpleNamespace(
         is_finished=lambda _: False, committing=lambda _: nullcontext(), plan=lambda _: "a plan"
     )

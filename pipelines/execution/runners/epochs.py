@@ -178,7 +178,7 @@ class Epochs:
             # What earlier releases wrote does not say it.
             if record.gates in (None, self._group.gates):
                 continue
-            attempt = self.attempts().get(f"{self._group.name}/{epoch.number}").get(record.txid)
+            attempt = self.attempts().get(epoch.scope(self._group.name)).get(record.txid)
             # Of one that is left out no rows are judged, nor of one that quarantine has, too.
             left_out = attempt is not None and attempt.state is BatchState.SKIPPED
             if not left_out and not self._all_have(epoch, record.txid):

@@ -240,15 +240,16 @@ class StreamRunner:
 
     def _new_tracker(self) -> BatchTracker:
         self._attempts_kept = self._epochs.attempts()
+        scope = self._epoch.scope(self._group.name)
         source = Stage(
             self._group.source_stage,
             lazy=True,
-            group=self._scope,
+            group=scope,
             transactional=self._group.transactional,
             fields=self._group.fields,
         )
         states = [
-            Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
+            Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=scope)
             for sink in self._group.sinks
         ]
         return BatchTracker(
@@ -273,11 +274,6 @@ class StreamRunner:
         records = {txid: self._tracker.group().record(txid) for txid in self._tracker.kept_from_windows()}
         batches = {txid - self._epoch.first_txid: record for txid, record in records.items() if record is not None}
         return frozenset(id_ for id_, record in batches.items() if self._checkpoint.has_plan_of(id_, record))
-
-    @property
-    def _scope(self) -> str:
-        """Return the tracker's name of this group; a new epoch is a new one."""
-        return f"{self._group.name}/{self._epoch.number}"
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
@@ -389,7 +385,7 @@ class StreamRunner:
         record = self._tracker.group().record(txid)
         assert record is not None
         rows = None if record.in_windows else self._group.entrance.events(frames)
-        batch = Batch(self._scope, txid, record.attempt)
+        batch = Batch(self._epoch.scope(self._group.name), txid, record.attempt)
         self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
     def _run_windows(self, txid: int, frames: Frames, seen: int) -> None:
@@ -410,7 +406,7 @@ class StreamRunner:
                 if tries < self._max_attempts:
                     time.sleep(back_off(tries))
                     continue
-                batch, reason = Batch(self._scope, txid, 0), reason_of(error)
+                batch, reason = Batch(self._epoch.scope(self._group.name), txid, 0), reason_of(error)
                 kept = self._poison.keep(self._epoch, batch, None, reason, seen, self._plan(txid))
                 self._tracker.keep_from_windows(txid)
                 raise BatchError(
@@ -489,7 +485,7 @@ class StreamRunner:
                 # Nobody knows where; if in the windows, whoever works them out again may die again.
                 self._tracker.keep_from_windows(txid)
             rows = None if self._group.entrance.has_windows else sources
-            batch = Batch(self._scope, txid, record.attempt)
+            batch = Batch(self._epoch.scope(self._group.name), txid, record.attempt)
             kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
 
