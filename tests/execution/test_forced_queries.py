@@ -20,10 +20,12 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import LockedError, PoisonBatchError
 from pipelines.execution.batch.position import Position
+from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
-from pipelines.execution.runners import stream as stream_module
+from pipelines.execution.runners import batch_attempts
+from pipelines.execution.runners.batch_attempts import BatchAttempts
 from pipelines.execution.runners.stopping import Drained, Stopping
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.lease import LeaseLostError
@@ -41,34 +43,27 @@ def context() -> Iterator[None]:
         yield
 
 
-def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
-    """A runner with what trying a batch needs."""
-    runner: Any = StreamRunner.__new__(StreamRunner)
-    runner.stopping = Stopping()
-    runner._max_attempts, runner._listeners, runner._durable, runner._windows = max_attempts, (), None, None
-    runner._epoch = Epoch(1, 0)
+def attempts_of(store: MemoryAttemptStore, max_attempts: int) -> Any:
+    """What tries batches, without a query."""
     entrance = SimpleNamespace(events=lambda _: None, clocks=lambda _: None, has_windows=False, fault=lambda _: None)
-    runner._group = SimpleNamespace(
+    group: Any = SimpleNamespace(
         name="words", topology=SimpleNamespace(name="f"), entrance=entrance, lake=SimpleNamespace(root="/lake")
     )
-    runner._checkpoint = SimpleNamespace(is_finished=lambda _: False)
-    runner._tracker = BatchTracker(
-        [Stage("source", group="words/1")], attempts=attempts, max_attempts=max_attempts, first_txid=0
-    )
-    runner._attempts_kept, runner._left_over = attempts, set()
-    runner._poison = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
-    for name in ("_sizes", "_hooks", "_counters"):
-        setattr(runner, name, None)
-    return runner
+    tracker = BatchTracker([Stage("source", group="words/1")], attempts=store, max_attempts=max_attempts, first_txid=0)
+    counters: Any = None
+    checkpoint: Any = SimpleNamespace(plan=lambda _: "a plan")
+    poison: Any = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
+    shared = Shared(group, Epoch(1, 0), tracker, (), {}, (), counters)
+    return BatchAttempts(shared, checkpoint, poison, Stopping(), max_attempts, set())
 
 
 def batch_runner() -> Any:
     """A runner with what a batch needs before it is tried."""
-    runner = runner_of(MemoryAttemptStore(), 1)
+    runner: Any = StreamRunner.__new__(StreamRunner)
+    runner._attempts = attempts = attempts_of(MemoryAttemptStore(), 1)
+    runner._group, runner._epoch, runner.stopping = attempts._group, attempts._epoch, attempts._stopping
     runner.error, runner._stop_after, runner._wait = None, None, 0.0
-    runner._checkpoint = SimpleNamespace(
-        is_finished=lambda _: False, committing=lambda _: nullcontext(), plan=lambda _: "a plan"
-    )
+    runner._checkpoint = SimpleNamespace(committing=lambda _: nullcontext())
     return runner
 
 
@@ -76,8 +71,8 @@ def batch_runner() -> Any:
 def test_once_it_is_forced_no_further_attempt_is_opened(
     monkeypatch: pytest.MonkeyPatch, max_attempts: int, when: str
 ) -> None:
-    attempts = MemoryAttemptStore()
-    runner, tried = runner_of(attempts, max_attempts), list[int]()
+    store, tried = MemoryAttemptStore(), list[int]()
+    attempts = attempts_of(store, max_attempts)
 
     class Cancelled:
         """A batch whose job Spark has cancelled."""
@@ -88,17 +83,17 @@ def test_once_it_is_forced_no_further_attempt_is_opened(
         def run(self, batch: Any, *_: Any) -> None:
             tried.append(batch.attempt)
             if when == "in the attempt":
-                runner.stopping.forced.set()
+                attempts._stopping.forced.set()
             raise PySparkException("job cancelled")
 
         def failed(self, *_: Any) -> None:
             pass
 
-    monkeypatch.setattr(stream_module, "StreamBatch", Cancelled)
-    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.stopping.forced.set())
+    monkeypatch.setattr(batch_attempts, "StreamBatch", Cancelled)
+    monkeypatch.setattr(time, "sleep", lambda _: attempts._stopping.forced.set())
     with pytest.raises(Drained):
-        runner._attempts(0, {}, Position(frozenset(), 0))
-    record = attempts.get("words/1")[0]
+        attempts.run(0, {}, Position(frozenset(), 0))
+    record = store.get("words/1")[0]
     assert tried == [0]
     assert (record.state, record.tries) == (BatchState.FAILED, 0 if when == "in the attempt" else 1)
 
@@ -106,30 +101,30 @@ def test_once_it_is_forced_no_further_attempt_is_opened(
 def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runner, tried = runner_of(MemoryAttemptStore(), 1), list[int]()
+    attempts, tried = attempts_of(MemoryAttemptStore(), 1), list[int]()
 
     def cancelled(_: Any) -> None:
         tried.append(1)
-        runner.stopping.forced.set()
+        attempts._stopping.forced.set()
         raise PySparkException("job cancelled")
 
-    runner._group.entrance.clocks = cancelled
+    attempts._group.entrance.clocks = cancelled
     with pytest.raises(Drained):
-        runner._run_windows(0, {}, -1)
+        attempts.run_windows(0, {}, -1)
     assert tried == [1]
 
 
 def test_once_it_is_forced_windows_are_not_run_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, tried = runner_of(MemoryAttemptStore(), 3), list[int]()
+    attempts, tried = attempts_of(MemoryAttemptStore(), 3), list[int]()
 
     def fails(_: Any) -> None:
         tried.append(1)
         raise PySparkException("no such column")
 
-    runner._group.entrance.clocks = fails
-    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.stopping.forced.set())
+    attempts._group.entrance.clocks = fails
+    monkeypatch.setattr(time, "sleep", lambda _: attempts._stopping.forced.set())
     with pytest.raises(Drained):
-        runner._run_windows(0, {}, -1)
+        attempts.run_windows(0, {}, -1)
     assert tried == [1]
 
 
@@ -150,6 +145,7 @@ class JobCancelledError(Py4JJavaError):
 @pytest.mark.parametrize("forced", [True, False], ids=["forced", "not forced"])
 def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, error: Exception, forced: bool) -> None:
     runner = batch_runner()
+    attempts = runner._attempts
 
     def fails(*_: Any) -> None:
         if forced:
@@ -157,12 +153,12 @@ def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, 
         raise error
 
     runner._run = {
-        "in windows": lambda *_: runner._run_windows(0, {}, -1),
-        "in what quarantine keeps": lambda *_: runner._keep_skipped(0, {}, -1),
-        "where quarantine forgets": lambda *_: runner._expect_other_rows(0, "a plan"),
+        "in windows": lambda *_: attempts.run_windows(0, {}, -1),
+        "in what quarantine keeps": lambda *_: attempts.keep_skipped(0, {}, -1),
+        "where quarantine forgets": lambda *_: attempts.expect_other_rows(0, "a plan"),
     }[where]
-    runner._group.entrance.clocks = runner._poison.keep_skipped = runner._poison.release = fails
-    runner._tracker = SimpleNamespace(
+    runner._group.entrance.clocks = attempts._poison.keep_skipped = attempts._poison.release = fails
+    attempts._tracker = SimpleNamespace(
         group=lambda: SimpleNamespace(
             record=lambda _: SimpleNamespace(in_windows=True, attempt=0, reason=""),
             planned_otherwise=lambda *_: [0],

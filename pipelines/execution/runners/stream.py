@@ -4,64 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from pipelines import logs
 from pipelines.errors import (
-    AccountingError,
-    BatchError,
-    BehindStateError,
-    GateError,
-    LostRowsError,
-    PoisonBatchError,
     TrideltaError,
 )
 from pipelines.execution.batch.driver_windows import DriverWindows, check_place, end_windows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
-from pipelines.execution.batch.stream_batch import Shared, StreamBatch
+from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
-from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
 from pipelines.execution.protocol.coordinator import (
-    GONE,
     AttemptStore,
-    Batch,
     BatchState,
-    Poison,
-    RefusedError,
 )
-from pipelines.execution.protocol.failures import back_off, lake_fault, missing_module, reason_of
+from pipelines.execution.protocol.failures import lake_fault
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.admission import Admission
+from pipelines.execution.runners.batch_attempts import BatchAttempts
 from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.execution.runners.epochs import Epochs, tables_of
 from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.execution.runners.stopping import Drained, Stopping
-from pipelines.places.lease import LeaseLostError
-from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
-from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pipelines.execution.batch.group_sources import Frames
 
 logger = logs.logger(__name__)
 
@@ -97,14 +82,9 @@ class StreamRunner:
     """Runs one batch group of a flow as a stream."""
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
-        self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
-        self._max_attempts = options.max_attempts
+        self._group, self._checkpoint, self._options = group, checkpoint, options
         self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
-        self._options = options
-        self._hooks, self._sizes = options.hooks, dict[str, int]()
         self._poison = PoisonRows(group)
-        self._left_over: set[int] = set()
-        """Poison batches of former starts, some of which this one may see come through."""
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
@@ -145,14 +125,14 @@ class StreamRunner:
         self._change_windows(partial(self._epochs.check, on_fresh))
         check_place(self._group, self._checkpoint)
         self._epoch = self._epochs.open(on_fresh)
-        self._left_over = self._poison.kept()
+        left_over = self._poison.kept()
         if self._windows:
             self._windows.check(self._checkpoint)
         if self._group.lake.durable and isinstance(self._group.lake.root, Path):
             # What a store has taken is kept.
             self._durable = DurableBatches(self._checkpoint, tables_of(self._group), self._group.lake.root)
         save_plan(self._group.topology, self._checkpoint.folder)
-        self._tracker = self._new_tracker()
+        self._attempts = self._new_attempts(left_over)
         self._stop_after = max_batches
         self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
         self._claims = SameSources(self._group, self._checkpoint)
@@ -225,21 +205,14 @@ class StreamRunner:
             hint="mend the cause and run the flow again: it continues with the same batch",
         )
 
-    # --- epochs -----------------------------------------------------------------------------------------------------
+    # --- before its first batch -------------------------------------------------------------------------------------
 
     def _make_whole(self) -> None:
         """Mend what a loss of power has left of the last batch, before anything else reads it."""
         checkpoint, tables = self._checkpoint, tables_of(self._group)
         make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
 
-    def _is_taken(self, txid: int) -> bool:
-        """Return whether another process has finished the batch, or has made attempts since this one's."""
-        finished = self._checkpoint.is_finished(txid - self._epoch.first_txid)
-        # Under a lease of the registry each commit asks for that.
-        return finished or (isinstance(self._attempts_kept, StoredAttempts) and self._attempts_kept.is_overtaken())
-
-    def _new_tracker(self) -> BatchTracker:
-        self._attempts_kept = self._epochs.attempts()
+    def _new_tracker(self, attempts: AttemptStore) -> BatchTracker:
         scope = self._epoch.scope(self._group.name)
         source = Stage(
             self._group.source_stage,
@@ -254,10 +227,33 @@ class StreamRunner:
         ]
         return BatchTracker(
             [source, *states],
-            attempts=self._attempts_kept,
-            max_attempts=self._max_attempts,
+            attempts=attempts,
+            max_attempts=self._options.max_attempts,
             first_txid=self._epoch.first_txid,
         )
+
+    def _new_attempts(self, left_over: set[int]) -> BatchAttempts:
+        checkpoint, epoch, kept = self._checkpoint, self._epoch, self._epochs.attempts()
+        self._tracker = self._new_tracker(kept)
+
+        def is_taken(txid: int) -> bool:
+            finished = checkpoint.is_finished(txid - epoch.first_txid)
+            # Under a lease of the registry each commit asks for that.
+            return finished or (isinstance(kept, StoredAttempts) and kept.is_overtaken())
+
+        shared = Shared(
+            self._group,
+            epoch,
+            self._tracker,
+            self._options.listeners,
+            {},
+            self._options.hooks,
+            self._counters,
+            self._durable.committed if self._durable else None,
+            self._windows,
+            is_taken,
+        )
+        return BatchAttempts(shared, checkpoint, self._poison, self.stopping, self._options.max_attempts, left_over)
 
     def _try_again(self) -> None:
         """Let a poison batch retry: whoever starts the flow again has mended something, or wants to see it fail again."""
@@ -325,7 +321,7 @@ class StreamRunner:
 
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
         txid, plan = self._epoch.txid(batch_id), self._checkpoint.plan(batch_id)
-        self._expect_other_rows(txid, plan)
+        self._attempts.expect_other_rows(txid, plan)
         skipped = self._tracker.state(txid) is BatchState.SKIPPED
         report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         seen = self._poison.seen() if skipped else -1
@@ -347,206 +343,20 @@ class StreamRunner:
             frames = entrance.frames(frame, taken, txid)
             if skipped:
                 if entrance.has_windows:
-                    self._run_windows(txid, frames, seen)
+                    self._attempts.run_windows(txid, frames, seen)
                 if not kept:
-                    self._keep_skipped(txid, frames, seen)
+                    self._attempts.keep_skipped(txid, frames, seen)
             else:
-                report = self._attempts(txid, frames, position)
+                report = self._attempts.run(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
         finally:
             if entrance.kept:
                 frame.unpersist()
 
-    def _expect_other_rows(self, txid: int, plan: str | None) -> None:
-        """Forget what came of a batch by a plan that is gone, and of those that were planned behind it: their rows come again.
-
-        Whether it was left out says nothing of the rows of this plan, nor does what its attempts received. What quarantine has
-        goes first: cut off behind that, all of it is done once more. Before it goes, nobody else may have kept any since.
-
-        Raises:
-            LateWriterError, LeaseLostError: another process has taken the batch.
-        """
-        if plan is None:
-            return
-        tracked = self._tracker.group()
-        is_lost = txid in self._left_over and tracked.record(txid) is None
-        if is_lost and self._poison.is_kept_of_another(self._epoch, txid, plan):
-            tracked.recall(txid)
-        for other in tracked.planned_otherwise(txid, plan):
-            seen = self._poison_seen(txid)
-            # Of a lease of the registry only the put of a record tells. Behind it whoever takes it over comes behind `seen`.
-            tracked.confirm(other)
-            self._poison.release(other, seen)
-            tracked.plan_again(other, plan if other == txid else GONE)
-            logger.warning("batch comes by another plan", flow=self._group.topology.name, txid=other)
-
-    def _keep_skipped(self, txid: int, frames: Frames, seen: int) -> None:
-        """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
-        record = self._tracker.group().record(txid)
-        assert record is not None
-        rows = None if record.in_windows else self._group.entrance.events(frames)
-        batch = Batch(self._epoch.scope(self._group.name), txid, record.attempt)
-        self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
-
-    def _run_windows(self, txid: int, frames: Frames, seen: int) -> None:
-        """Run the windows of a skipped batch to their end, which the state store demands of every batch.
-
-        Raises:
-            BatchError: they fail, too. With the next start the batch's rows are kept from them.
-        """
-        for tries in range(1, self._max_attempts + 1):
-            self.stopping.leave_if_forced()
-            try:
-                self._group.entrance.clocks(frames)
-                return
-            except PySparkException as error:
-                self.stopping.leave_if_forced(error)
-                if (outside := self._outside(error, txid)) is not None:
-                    raise outside from error
-                if tries < self._max_attempts:
-                    time.sleep(back_off(tries))
-                    continue
-                batch, reason = Batch(self._epoch.scope(self._group.name), txid, 0), reason_of(error)
-                kept = self._poison.keep(self._epoch, batch, None, reason, seen, self._plan(txid))
-                self._tracker.keep_from_windows(txid)
-                raise BatchError(
-                    f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}" is skipped, but fails in the '
-                    f"windows, too: {reason}",
-                    hint=f"run the flow again: now its rows do not reach the windows; they are kept in {kept}",
-                ) from error
-
     @property
     def window_rows(self) -> int | None:
         """Return how many windows hold something that run in the query's batch; None: none run there."""
         return self._windows.rows if self._windows else None
-
-    def _attempts(self, txid: int, frames: Frames, position: Position) -> BatchReport:
-        """Try a batch until an attempt comes through, or none is left."""
-        stream_batch = StreamBatch(
-            Shared(
-                self._group,
-                self._epoch,
-                self._tracker,
-                self._listeners,
-                self._sizes,
-                self._hooks,
-                self._counters,
-                self._durable.committed if self._durable else None,
-                self._windows,
-                self._is_taken,
-            )
-        )
-        sources, clocks, tries = self._group.entrance.events(frames), None, 0
-        while True:
-            batch = self._open(txid, sources, position.plan)
-            structlog.contextvars.bind_contextvars(attempt=batch.attempt)
-            self._tell("opened", txid)
-            try:
-                if clocks is None:
-                    # This also runs the windows to their end, which the state store demands even of a batch replayed.
-                    clocks = self._group.entrance.clocks(frames)
-                report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
-                if batch.attempt or txid in self._left_over:
-                    self._poison.forget(txid)
-                self._tell("closed", txid)
-                return report
-            except (LateWriterError, LeaseLostError, BehindStateError, WindowStateError) as error:
-                # Another process runs the flow and has its own attempts; or what the batch has to begin with is missing.
-                stream_batch.failed(batch, reason_of(error))
-                raise
-            except Exception as error:
-                tries += 1
-                stream_batch.failed(batch, reason_of(error))
-                self._leave_if_forced(batch, error)
-                in_windows = clocks is None and self._group.entrance.has_windows
-                self._after_failure(batch, error, sources, tries, in_windows=in_windows)
-                time.sleep(back_off(tries))
-
-    def _leave_if_forced(self, batch: Batch, error: Exception) -> None:
-        """Leave a batch to the next start where the query was stopped in the middle of it, at no cost to the batch."""
-        if self.stopping.forced.is_set():
-            # Its lease may be lost, or its lake away. Then the attempt counts, as one in which the process died.
-            with suppress(TrideltaError):
-                self._tracker.withdraw(batch, "the query was stopped in mid-batch")
-            raise Drained from error
-
-    def _open(self, txid: int, sources: Frames, plan: str | None) -> Batch:
-        """Open the next attempt.
-
-        Raises:
-            PoisonBatchError: no attempt is left, for the process died in each of them.
-        """
-        self.stopping.leave_if_forced()
-        try:
-            return self._tracker.open(txid, plan=plan)
-        except RefusedError as error:
-            record, seen = error.record, self._poison_seen(txid)
-            if self._group.entrance.has_windows:
-                # Nobody knows where; if in the windows, whoever works them out again may die again.
-                self._tracker.keep_from_windows(txid)
-            rows = None if self._group.entrance.has_windows else sources
-            batch = Batch(self._epoch.scope(self._group.name), txid, record.attempt)
-            kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
-            raise self._stopped(txid, record.tries, record.reason, kept) from None
-
-    def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
-        """Let a further attempt come, or stop the flow.
-
-        Args:
-            in_windows: the windows of the query failed: their rows are not to be had.
-
-        Raises:
-            DiskFullError, LostRowsError, MissingModuleError, StoreError: nothing is wrong with the batch.
-            PoisonBatchError: no attempt is left, or the same rows can only fail again.
-        """
-        fault = self._group.entrance.fault(error)
-        if (outside := self._outside(error, batch.txid)) is not None:
-            with suppress(StoreError):  # it may be what fails
-                self._tracker.withdraw(batch, reason_of(outside))
-            raise outside from error
-        seen = self._poison_seen(batch.txid)
-        outcome = self._tracker.fail(batch, error, in_windows=in_windows)
-        reason = reason_of(fault or error)
-        logger.warning(
-            "attempt failed", flow=self._group.topology.name, txid=batch.txid, attempt=batch.attempt, reason=reason
-        )
-        if not isinstance(outcome, Poison) and not isinstance(error, GateError | AccountingError):
-            return
-        while self._tracker.state(batch.txid) is not BatchState.POISON:
-            # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
-            self._tracker.fail(self._tracker.open(batch.txid), reason)
-        rows = None if in_windows else sources
-        kept = self._poison.keep(self._epoch, batch, rows, reason, seen, self._plan(batch.txid))
-        raise self._stopped(batch.txid, tries, reason, kept) from error
-
-    def _plan(self, txid: int) -> str | None:
-        """Return the digest of the plan of the batch at work."""
-        return self._checkpoint.plan(txid - self._epoch.first_txid)
-
-    def _poison_seen(self, txid: int) -> int:
-        """Return the version of quarantine in which the rows of a batch are missing, for nobody else has taken it before.
-
-        Raises:
-            LateWriterError: another process has.
-        """
-        seen = self._poison.seen()
-        if self._is_taken(txid):
-            raise LateWriterError(self._group.name, f"batch {txid}", "another process has taken or finished it")
-        return seen
-
-    def _stopped(self, txid: int, tries: int, reason: str, kept: str) -> PoisonBatchError:
-        return PoisonBatchError(self._group.topology.name, txid, tries, reason, kept, stream=self._group.name)
-
-    def _outside(self, error: Exception, txid: int) -> TrideltaError | None:
-        """Return what an error comes from if not from the batch: a disk, a store, lost rows, a module that a worker lacks."""
-        fault = self._group.entrance.fault(error)
-        outside: TrideltaError | None = lake_fault(error, str(self._group.lake.root), f"batch {txid} was written")
-        outside = outside or missing_module(error, self._group.topology.name)
-        return outside or (fault if isinstance(fault, LostRowsError) else None)
-
-    def _tell(self, moment: str, txid: int) -> None:
-        for listener in self._listeners:
-            listener(moment, "", txid)
 
 
 def _interval(seconds: float) -> str:
