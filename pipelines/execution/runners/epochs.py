@@ -53,20 +53,13 @@ class Epochs:
     def check(self, on_fresh: str) -> None:
         """Refuse what the epoch of changed windows would hide; tables that only another query has written are not asked."""
         own = [table for table in tables_of(self._group) if self._belonging.knows(table) or not self._belonging.known()]
-        if own:
-            self._belonging.check(own)
-        self._refuse_other_gates()
-        if on_fresh != CONTINUE:
-            self._refuse_newcomers()
+        self._check(own, on_fresh)
 
     def open(self, on_fresh: str) -> Epoch:
         """Go on with the epoch that is there, once its tables belong to it, or begin a fresh one."""
         epoch = self._checkpoint.epoch
         if epoch is not None:
-            self._belonging.check(tables_of(self._group))
-            self._refuse_other_gates()
-            if on_fresh != CONTINUE:
-                self._refuse_newcomers()
+            self._check(tables_of(self._group), on_fresh)
             # A backfill notes what it has filled.
             with self._checkpoint.committing(self._wait):
                 self._belonging.note(tables_of(self._group))
@@ -74,6 +67,14 @@ class Epochs:
         epoch = self._fresh_epoch(on_fresh)
         self._belonging.begun(epoch, tables_of(self._group))
         return epoch
+
+    def _check(self, tables: list[StateTable], on_fresh: str) -> None:
+        """Refuse to go on with tables that do not belong to the checkpoint, or lack what it has finished."""
+        if tables:
+            self._belonging.check(tables)
+        self._refuse_other_gates()
+        if on_fresh != CONTINUE:
+            self._refuse_newcomers()
 
     def _fresh_epoch(self, on_fresh: str) -> Epoch:
         commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]

@@ -237,6 +237,7 @@ class StreamRunner:
         self._tracker = self._new_tracker(kept)
 
         def is_taken(txid: int) -> bool:
+            """Return whether another process has finished the batch, or has made attempts since this one's."""
             finished = checkpoint.is_finished(txid - epoch.first_txid)
             # Under a lease of the registry each commit asks for that.
             return finished or (isinstance(kept, StoredAttempts) and kept.is_overtaken())
