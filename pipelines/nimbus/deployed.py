@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import catalog
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import AssignmentError, TrideltaError
-from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
+from pipelines.nimbus.errors import DeployError, NimbusError, RebalanceError, SubmitError
 from pipelines.nimbus.flow_settings import SETTINGS, check_asked_columns, check_settings, check_user_workers
 from pipelines.nimbus.placement.model import Component, Demand, UserWorker
 from pipelines.nimbus.registry.records import Content, DeployedFlow, Version
@@ -157,6 +158,11 @@ def application_of(flow: DeployedFlow) -> str:
     return str(named) if named else flow.name if own else SHARED
 
 
+def applications_of(flows: Iterable[DeployedFlow]) -> set[str]:
+    """Return the applications of some flows."""
+    return {application_of(flow) for flow in flows}
+
+
 def changes_in_place(flow: DeployedFlow) -> bool:
     """Return whether the process that runs a flow may run the next version of it too."""
     return flow.version.content.definition.get("kind") == YAML and application_of(flow) == WATCHED
@@ -246,6 +252,16 @@ def check_deployed(flow: DeployedFlow) -> None:
         raise
     except Exception as error:
         raise unreadable(flow, error) from error
+
+
+def readable(flows: Iterable[DeployedFlow]) -> list[DeployedFlow]:
+    """Return the flows whose version this release can read."""
+    read = []
+    for flow in flows:
+        with suppress(NimbusError):
+            check_deployed(flow)
+            read.append(flow)
+    return read
 
 
 def unreadable(flow: DeployedFlow, error: Exception) -> DeployError:

@@ -18,7 +18,7 @@ from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, state_files
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
-from pipelines.execution.runners.stream import StreamRunner
+from pipelines.execution.runners.epochs import Epochs
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import as_topology
 from pipelines.places.location import Place
@@ -209,7 +209,7 @@ def test_txids_are_not_raised_past_a_batch_whose_plan_is_lost(lake_root: str) ->
     assert checkpoint.epoch == Epoch(2, 2, 4)
 
 
-class Starting(StreamRunner):
+class Starting(Epochs):
     """A start of the query `s`, with its checkpoint and its states, and without Spark."""
 
     def __init__(self, lake: Lake, *states: str) -> None:
@@ -223,13 +223,13 @@ class Starting(StreamRunner):
 
     def begin(self, on_fresh: str) -> None:
         with self._checkpoint.running(0.0):
-            self._open_epoch(on_fresh)
+            self.open(on_fresh)
 
     def change_windows(self, on_fresh: str) -> None:
-        self._check_before(on_fresh)
+        self.check(on_fresh)
 
 
-class Reset(StreamRunner):
+class Reset(Epochs):
     """A start of a query with a fresh checkpoint and `reset`, without Spark. `emptied` has the tables that it has emptied."""
 
     def __init__(self, lake: Lake, flow: Flow, query: str, channel: str) -> None:

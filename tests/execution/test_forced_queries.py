@@ -20,10 +20,13 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import LockedError, PoisonBatchError
 from pipelines.execution.batch.position import Position
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.batch.stream_batch import Shared
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
-from pipelines.execution.runners import stream as stream_module
+from pipelines.execution.runners import batch_attempts
+from pipelines.execution.runners.batch_attempts import BatchAttempts
+from pipelines.execution.runners.stopping import Drained, Stopping
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
@@ -40,35 +43,27 @@ def context() -> Iterator[None]:
         yield
 
 
-def runner_of(attempts: MemoryAttemptStore, max_attempts: int) -> Any:
-    """A runner with what trying a batch needs."""
-    runner: Any = StreamRunner.__new__(StreamRunner)
-    runner.forced = threading.Event()
-    runner._max_attempts, runner._listeners, runner._durable, runner._windows = max_attempts, (), None, None
-    runner._epoch = SimpleNamespace(number=1, first_txid=0)
+def attempts_of(store: MemoryAttemptStore, max_attempts: int) -> Any:
+    """What tries batches, without a query."""
     sources = SimpleNamespace(events=lambda _: None, clocks=lambda _: None, has_windows=False, fault=lambda _: None)
-    runner._group = SimpleNamespace(
+    group: Any = SimpleNamespace(
         name="words", topology=SimpleNamespace(name="f"), sources=sources, lake=SimpleNamespace(root="/lake")
     )
-    runner._checkpoint = SimpleNamespace(is_finished=lambda _: False)
-    runner._tracker = BatchTracker(
-        [Stage("source", group="words/1")], attempts=attempts, max_attempts=max_attempts, first_txid=0
-    )
-    runner._attempts_kept, runner._left_over = attempts, set()
-    runner._poison = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
-    for name in ("_sizes", "_hooks", "_counters"):
-        setattr(runner, name, None)
-    return runner
+    tracker = BatchTracker([Stage("source", group="words/1")], attempts=store, max_attempts=max_attempts, first_txid=0)
+    counters: Any = None
+    checkpoint: Any = SimpleNamespace(plan=lambda _: "a plan")
+    poison: Any = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
+    shared = Shared(group, Epoch(1, 0), tracker, (), {}, (), counters)
+    return BatchAttempts(shared, checkpoint, poison, Stopping(), max_attempts, set())
 
 
 def batch_runner() -> Any:
     """A runner with what a batch needs before it is tried."""
-    runner = runner_of(MemoryAttemptStore(), 1)
-    runner.draining, runner.error, runner._stop_after, runner._wait = threading.Event(), None, None, 0.0
-    runner._epoch = SimpleNamespace(number=1, first_txid=0, txid=lambda batch_id: batch_id)
-    runner._checkpoint = SimpleNamespace(
-        is_finished=lambda _: False, committing=lambda _: nullcontext(), plan=lambda _: "a plan"
-    )
+    runner: Any = StreamRunner.__new__(StreamRunner)
+    runner._attempts = attempts = attempts_of(MemoryAttemptStore(), 1)
+    runner._group, runner._epoch, runner.stopping = attempts._group, attempts._epoch, attempts._stopping
+    runner.error, runner._stop_after, runner._wait = None, None, 0.0
+    runner._checkpoint = SimpleNamespace(committing=lambda _: nullcontext())
     return runner
 
 
@@ -76,8 +71,8 @@ def batch_runner() -> Any:
 def test_once_it_is_forced_no_further_attempt_is_opened(
     monkeypatch: pytest.MonkeyPatch, max_attempts: int, when: str
 ) -> None:
-    attempts = MemoryAttemptStore()
-    runner, tried = runner_of(attempts, max_attempts), list[int]()
+    store, tried = MemoryAttemptStore(), list[int]()
+    attempts = attempts_of(store, max_attempts)
 
     class Cancelled:
         """A batch whose job Spark has cancelled."""
@@ -88,17 +83,17 @@ def test_once_it_is_forced_no_further_attempt_is_opened(
         def run(self, batch: Any, *_: Any) -> None:
             tried.append(batch.attempt)
             if when == "in the attempt":
-                runner.forced.set()
+                attempts._stopping.forced.set()
             raise PySparkException("job cancelled")
 
         def failed(self, *_: Any) -> None:
             pass
 
-    monkeypatch.setattr(stream_module, "StreamBatch", Cancelled)
-    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.forced.set())
-    with pytest.raises(stream_module._Drained):
-        runner._attempts(0, {}, Position(frozenset(), 0))
-    record = attempts.get("words/1")[0]
+    monkeypatch.setattr(batch_attempts, "StreamBatch", Cancelled)
+    monkeypatch.setattr(time, "sleep", lambda _: attempts._stopping.forced.set())
+    with pytest.raises(Drained):
+        attempts.run(0, {}, Position(frozenset(), 0))
+    record = store.get("words/1")[0]
     assert tried == [0]
     assert (record.state, record.tries) == (BatchState.FAILED, 0 if when == "in the attempt" else 1)
 
@@ -106,30 +101,30 @@ def test_once_it_is_forced_no_further_attempt_is_opened(
 def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runner, tried = runner_of(MemoryAttemptStore(), 1), list[int]()
+    attempts, tried = attempts_of(MemoryAttemptStore(), 1), list[int]()
 
     def cancelled(_: Any) -> None:
         tried.append(1)
-        runner.forced.set()
+        attempts._stopping.forced.set()
         raise PySparkException("job cancelled")
 
-    runner._group.sources.clocks = cancelled
-    with pytest.raises(stream_module._Drained):
-        runner._run_windows(0, {}, -1)
+    attempts._group.sources.clocks = cancelled
+    with pytest.raises(Drained):
+        attempts.run_windows(0, {}, -1)
     assert tried == [1]
 
 
 def test_once_it_is_forced_windows_are_not_run_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, tried = runner_of(MemoryAttemptStore(), 3), list[int]()
+    attempts, tried = attempts_of(MemoryAttemptStore(), 3), list[int]()
 
     def fails(_: Any) -> None:
         tried.append(1)
         raise PySparkException("no such column")
 
-    runner._group.sources.clocks = fails
-    monkeypatch.setattr(stream_module.time, "sleep", lambda _: runner.forced.set())
-    with pytest.raises(stream_module._Drained):
-        runner._run_windows(0, {}, -1)
+    attempts._group.sources.clocks = fails
+    monkeypatch.setattr(time, "sleep", lambda _: attempts._stopping.forced.set())
+    with pytest.raises(Drained):
+        attempts.run_windows(0, {}, -1)
     assert tried == [1]
 
 
@@ -150,28 +145,29 @@ class JobCancelledError(Py4JJavaError):
 @pytest.mark.parametrize("forced", [True, False], ids=["forced", "not forced"])
 def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, error: Exception, forced: bool) -> None:
     runner = batch_runner()
+    attempts = runner._attempts
 
     def fails(*_: Any) -> None:
         if forced:
-            runner.forced.set()
+            runner.stopping.forced.set()
         raise error
 
     runner._run = {
-        "in windows": lambda *_: runner._run_windows(0, {}, -1),
-        "in what quarantine keeps": lambda *_: runner._keep_skipped(0, {}, -1),
-        "where quarantine forgets": lambda *_: runner._expect_other_rows(0, "a plan"),
+        "in windows": lambda *_: attempts.run_windows(0, {}, -1),
+        "in what quarantine keeps": lambda *_: attempts.keep_skipped(0, {}, -1),
+        "where quarantine forgets": lambda *_: attempts.expect_other_rows(0, "a plan"),
     }[where]
-    runner._group.sources.clocks = runner._poison.keep_skipped = runner._poison.release = fails
-    runner._tracker = SimpleNamespace(
+    runner._group.sources.clocks = attempts._poison.keep_skipped = attempts._poison.release = fails
+    attempts._tracker = SimpleNamespace(
         group=lambda: SimpleNamespace(
             record=lambda _: SimpleNamespace(in_windows=True, attempt=0, reason=""),
             planned_otherwise=lambda *_: [0],
             confirm=lambda _: None,
         )
     )
-    with pytest.raises(stream_module._Drained if forced else type(error)):
+    with pytest.raises(Drained if forced else type(error)):
         runner._on_spark_batch(None, 0)
-    assert isinstance(runner.error, stream_module._Drained) is forced
+    assert isinstance(runner.error, Drained) is forced
 
 
 @pytest.mark.parametrize(
@@ -187,7 +183,7 @@ def test_a_verdict_and_a_lost_lease_are_told_once_it_is_forced(error: Exception)
     runner = batch_runner()
 
     def fails(*_: Any) -> None:
-        runner.forced.set()
+        runner.stopping.forced.set()
         raise error
 
     runner._run = fails
@@ -200,9 +196,9 @@ def test_a_verdict_and_a_lost_lease_are_told_once_it_is_forced(error: Exception)
 def test_a_batch_that_waits_for_another_process_is_not_begun_once_it_is_to_end(tmp_path: Path, told: str) -> None:
     runner, checkpoint = batch_runner(), Checkpoint("f", tmp_path / "words")
     runner._checkpoint, runner._wait, runner._run = checkpoint, 12.0, lambda *_: pytest.fail("it was begun")
-    threading.Timer(0.3, getattr(runner, told).set).start()
+    threading.Timer(0.3, getattr(runner.stopping, told).set).start()
     began = time.monotonic()
-    with checkpoint.committing(0), pytest.raises(stream_module._Drained):
+    with checkpoint.committing(0), pytest.raises(Drained):
         runner._on_spark_batch(None, 0)
     assert time.monotonic() - began < 10
 
@@ -239,7 +235,7 @@ def test_a_batch_whose_job_hangs_ends_and_comes_again(spark: SparkSession, tmp_p
     until = time.monotonic() + 60
     while not there.exists() and time.monotonic() < until:
         time.sleep(0.1)
-    part.runner.forced.set()
+    part.runner.stopping.forced.set()
     stopping = threading.Thread(target=part.query.stop, daemon=True)
     stopping.start()
     stopping.join(60)

@@ -22,6 +22,7 @@ from pipelines.execution.batch import poison as poison_module
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows, skip
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
+from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
@@ -30,6 +31,8 @@ from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch,
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.replays.selection import NUMBER, completed
 from pipelines.execution.report import BatchReport
+from pipelines.execution.runners.batch_attempts import BatchAttempts
+from pipelines.execution.runners.stopping import Stopping
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.maintenance.repartition import _begun
 from pipelines.places.lease import LeaseLostError
@@ -117,13 +120,18 @@ class Query:
     def runner(self) -> Any:
         runner: Any = StreamRunner.__new__(StreamRunner)
         runner._epoch, runner._checkpoint, runner._tracker = EPOCH, self.checkpoint, self.tracked()
-        runner._poison = self.poison
-        runner._group, runner._windows, runner._durable = runner._poison._group, None, None
+        runner._poison = poison = self.poison
+        runner._group, runner._windows, runner._durable = poison._group, None, None
         runner._claims = SimpleNamespace(check_planned=lambda _: None)
+        counters: Any = None
+        shared = Shared(poison._group, EPOCH, runner._tracker, (), {}, (), counters, is_taken=self.is_taken)
+        attempts: Any = BatchAttempts(shared, self.checkpoint, poison, Stopping(), 1, poison.kept())
         tried = BatchReport("shop", "words", 1, 0, 0, 0, (), 0.0)
-        runner._attempts_kept, runner._attempts = None, lambda *_: tried
-        runner._left_over = runner._poison.kept()
+        runner._attempts, attempts.run = attempts, lambda *_: tried
         return runner
+
+    def is_taken(self, txid: int) -> bool:
+        return self.checkpoint.is_finished(txid - EPOCH.first_txid)
 
     def keep(self, txid: int, *, plan: bool = True) -> None:
         """Put the rows of a batch into quarantine."""

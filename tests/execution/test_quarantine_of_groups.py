@@ -17,7 +17,7 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.quarantine import of_group, poison_rows, quarantine_writer, rows_of
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import state_files
-from pipelines.execution.runners.stream import StreamRunner
+from pipelines.execution.runners.epochs import Epochs
 from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
@@ -72,7 +72,7 @@ class Quarantine:
         return sorted(self.writer.table.scan()["row"].to_pylist())
 
 
-class Starting(StreamRunner):
+class Starting(Epochs):
     """A run of one batch group that begins epoch 2, with its lease and its tables, and without Spark."""
 
     def __init__(self, refused: Quarantine, group: str = "buys", streams: Sequence[str] = ("buys", "sells")) -> None:
@@ -108,7 +108,7 @@ def schema(*without: str) -> pa.Schema:
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Quarantine:
     found = Quarantine(tmp_path)
-    for module in ("batch.poison", "runners.stream"):
+    for module in ("batch.poison", "runners.epochs"):
         monkeypatch.setattr(f"pipelines.execution.{module}.table_columns", lambda: found.columns)
     return found
 
@@ -199,7 +199,7 @@ def test_nor_does_it_remove_the_state_of_the_windows_of_the_next_one(tmp_path: P
             if self.asked > 2:
                 raise LeaseLostError(self.flow, "run.lock", "another process has it")
 
-    late = StreamRunner.__new__(StreamRunner)
+    late = Epochs.__new__(Epochs)
     late._checkpoint = Lost("shop", tmp_path)
     late._windows = DriverWindows.__new__(DriverWindows)
     late._windows._files = files = state_files(tmp_path)

@@ -53,9 +53,10 @@ class Worker:
         self.settings = NimbusSettings(folder, lease_seconds=LEASE, beat_seconds=0.1)
         self.process = WorkerProcess(self.store, self.settings, "s1", 1, "x")
         self.ends: list[str] = []
-        patch.setattr(self.process, "_end_now", lambda code, why: self.ends.append(why))
+        for ends in (self.process, self.process._beats):
+            patch.setattr(ends, "_end_now", lambda code, why: self.ends.append(why))
         self.leases = self.process._registry.leases
-        self.process._slot_lease = self.leases.take("slot:s1:1", self.process._holder, LEASE)
+        self.process._beats.take_slot(self.process._holder)
         self.process._application = Application(
             None, self.store, self.process._registry, self.process._holder, LEASE, folder, threading.Lock(), None
         )  # type: ignore[arg-type]
@@ -63,8 +64,7 @@ class Worker:
         self.reads: Callable[[FormerQuery], None] = lambda query: None
         patch.setattr(Task, "_live", lambda task: self._live(task))  # noqa: PLW0108 - a method would be bound
         patch.setattr(changeover.Changeover, "moves", lambda *_: True)
-        self._beats = threading.Thread(target=self.process._beats, daemon=True)
-        self._beats.start()
+        self.process._beats.start(self.process._tasks, self.process._former)
         self.write("channels")
         flow = self.process._registry.flows()[0]
         self.process._places.assign_all([Placing(flow, {("s1", 1): [1, 2]}, "NEW")])
@@ -112,8 +112,8 @@ class Worker:
         for task in self.process._tasks.values():
             task.leave()
             task.join(10)
-        self.process._ended.set()
-        self._beats.join(10)
+        self.process._beats.end()
+        self.process._beats._thread.join(10)
         self.nimbus.close()
         self.store.close()
 

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from pipelines.execution.checkpoint.engine_files import REFUSE
-from pipelines.nimbus.processes.worker import _SLOW_SECONDS as SLOW_SECONDS
-from pipelines.nimbus.processes.worker import STUCK, WorkerProcess
+from pipelines.execution.runners.stopping import Stopping
+from pipelines.nimbus.processes.draining import _SLOW_SECONDS as SLOW_SECONDS
+from pipelines.nimbus.processes.life import STUCK
+from pipelines.nimbus.processes.worker import WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -32,7 +34,7 @@ class Stuck(Reader):
     def __init__(self, root: Path) -> None:
         super().__init__(root, REFUSE)
         self.told, self.over = list[str](), threading.Event()
-        self._running: Any = SimpleNamespace(forced=threading.Event())
+        self._running: Any = SimpleNamespace(stopping=Stopping())
         self._streaming: Any = SimpleNamespace(isActive=True, stop=self._hang)
 
     def _hang(self) -> None:
@@ -69,7 +71,7 @@ def test_a_query_that_does_not_stop_holds_up_no_other(registry: Registry, worker
     assert time.monotonic() - began < 4
     assert neighbour.told == ["accept True"] * 3
     assert stuck.told == ["stop"]
-    assert stuck._running.forced.is_set()
+    assert stuck._running.stopping.forced.is_set()
     # The beats' thread may be who finds out that the flow is gone.
     stuck.force()
     assert not worker.ending.is_set()
@@ -178,9 +180,9 @@ def test_a_query_that_hangs_holds_up_no_restart_for_another_reason(rounds: Round
     worker.ending.set()
     for seconds in (0, SLOW_SECONDS - 1):
         rounds.look(seconds)
-        assert not stuck._running.forced.is_set()
+        assert not stuck._running.stopping.forced.is_set()
     rounds.look(SLOW_SECONDS + 1)
-    assert stuck._running.forced.is_set()
+    assert stuck._running.stopping.forced.is_set()
     rounds.look(SLOW_SECONDS + STOP_SECONDS)
     assert not rounds.ended
     rounds.look(SLOW_SECONDS + STOP_SECONDS + 2)
@@ -238,7 +240,7 @@ def test_a_restart_cuts_no_wait_that_was_asked_for(
 def test_a_query_has_seconds_to_stop_where_a_worker_has_none_to_end(rounds: Rounds) -> None:
     """Any query that is stopped, and whose job is just being cancelled, would be one that cannot be stopped."""
     worker = rounds.worker
-    worker._settings = replace(worker._settings, stop_seconds=0.0)
+    worker._draining._stop_seconds = 0.0
     for seconds in (0, 1, 4):
         rounds.look(seconds)
         assert not worker.ending.is_set()
@@ -251,7 +253,7 @@ def test_a_query_has_seconds_to_stop_where_a_worker_has_none_to_end(rounds: Roun
 def test_flows_beside_it_have_seconds_to_drain_then(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     drains_not(rounds, monkeypatch)
     worker = rounds.worker
-    worker._settings = replace(worker._settings, stop_seconds=0.0)
+    worker._draining._stop_seconds = 0.0
     for seconds in (0, 6, 7, 10):
         rounds.look(seconds)
     assert worker.ending.is_set()

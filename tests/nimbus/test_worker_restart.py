@@ -14,8 +14,9 @@ import pytest
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import DeployError, RegistryError
+from pipelines.nimbus.processes.slot_spark import spark_needs_of
 from pipelines.nimbus.processes.standby import SlotOrder
-from pipelines.nimbus.processes.worker import WorkerProcess, main, spark_needs_of
+from pipelines.nimbus.processes.worker import WorkerProcess, main
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -99,7 +100,7 @@ def worker(registry: Registry, tmp_path: Path) -> WorkerProcess:
 def has_spark(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
     """Its Spark and its server are none."""
     monkeypatch.setattr(f"{MODULE}.Server", lambda *_: server)
-    monkeypatch.setattr(f"{MODULE}._lives", lambda _: True)
+    monkeypatch.setattr(f"{MODULE}.lives", lambda _: True)
     monkeypatch.setattr(WorkerProcess, "_end_with_jvm", lambda _: None)
 
 
@@ -307,7 +308,7 @@ def test_a_standby_that_is_older_than_its_code_serves_nobody(
     monkeypatch.setenv("TRIDELTA_NIMBUS_HOME", str(tmp_path / "nimbus"))
     for name in ("_log", "watch_registry", "kill_jvm", "signal.signal"):
         monkeypatch.setattr(f"{MODULE}.{name}", lambda *_: None)
-    monkeypatch.setattr(f"{MODULE}._stand_by", stand_by)
+    monkeypatch.setattr(f"{MODULE}.stand_by", stand_by)
     monkeypatch.setattr(f"{MODULE}.os._exit", ends.append)
     main(["--supervisor", "s1", "--standby", "--life", "x"])
     assert server.started is not changed
@@ -588,7 +589,7 @@ def test_what_comes_behind_a_rebalance_that_moved_its_query_has_its_own_wait(
     task, key = FakeTask(flow), (flow.serial, 1)
     worker._tasks = {key: task}  # type: ignore[dict-item]
     if drained:
-        worker._rebalanced.add(key)
+        worker._draining.rebalanced.add(key)
     if behind == "kill":
         registry.kill("a", wait_seconds=600)
     else:

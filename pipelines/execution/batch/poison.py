@@ -314,7 +314,7 @@ def skip(
 def _records(checkpoint: Checkpoint, group: str) -> Mapping[int, AttemptRecord]:
     """Return what is recorded of the batches of a group in this epoch, by txid."""
     epoch = checkpoint.epoch
-    return checkpoint.attempts().get(f"{group}/{epoch.number}") if epoch is not None else {}
+    return checkpoint.attempts().get(epoch.scope(group)) if epoch is not None else {}
 
 
 def _skipped(checkpoint: Checkpoint, stream: str, txid: int, wait_seconds: float) -> bool:
@@ -322,7 +322,7 @@ def _skipped(checkpoint: Checkpoint, stream: str, txid: int, wait_seconds: float
     if epoch is None:
         return False
     with checkpoint.running(wait_seconds):
-        coordinator = Coordinator(f"{stream}/{epoch.number}", checkpoint.attempts(), first_txid=epoch.first_txid)
+        coordinator = Coordinator(epoch.scope(stream), checkpoint.attempts(), first_txid=epoch.first_txid)
         if coordinator.state(txid) is not BatchState.POISON:
             return False
         coordinator.skip(txid)

@@ -55,6 +55,10 @@ class Epoch:
     def txid(self, batch_id: int) -> int:
         return self.first_txid + batch_id
 
+    def scope(self, group: str) -> str:
+        """Return the tracker's name of a batch group: in a new epoch it is a new one."""
+        return f"{group}/{self.number}"
+
     def checked(self) -> Epoch:
         """Return the epoch itself, its values being numbers."""
         if not all(type(value) is int for value in (self.number, self.first_txid, self.first_batch)):
@@ -206,7 +210,7 @@ class Checkpoint:
     def closed_txid(self) -> int | None:
         """Return the last txid of this epoch that the engine has closed: that is stored before Spark marks it."""
         epoch = self.epoch
-        records = self.attempts().get(f"{self.folder.name}/{epoch.number}") if epoch is not None else {}
+        records = self.attempts().get(epoch.scope(self.folder.name)) if epoch is not None else {}
         return max((txid for txid, record in records.items() if record.state is BatchState.COMMITTED), default=None)
 
     def _took_rows(self, batch: int) -> bool:
@@ -239,7 +243,7 @@ class Checkpoint:
         epoch = self.epoch
         if epoch is None:
             return {}
-        records, done = self.attempts().get(f"{self.folder.name}/{epoch.number}"), epoch.txid(self.finished_batches())
+        records, done = self.attempts().get(epoch.scope(self.folder.name)), epoch.txid(self.finished_batches())
         return {txid: record for txid, record in records.items() if txid >= done}
 
     def planned_at(self, batch: int) -> datetime | None:

@@ -22,6 +22,8 @@ SUPERVISOR, STANDBY = "supervisor", "standby"
 """In place of a slot's port."""
 STARTING = ".starting"
 """Behind a slot's port: of a process that has not got up yet, and so does not have it."""
+LEASE_LOST, SPARK_GONE, STUCK = 3, 4, 5
+"""Exit codes: the worker had to end at once; its JVM has died; a query does not stop."""
 
 
 @dataclass(frozen=True)

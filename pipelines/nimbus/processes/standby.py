@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING
 
 from pipelines import logs
 from pipelines.bounds import own_master
-from pipelines.nimbus import deployed
+from pipelines.errors import TrideltaError
 from pipelines.nimbus.processes.back_off import pause_after
-from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
+from pipelines.nimbus.processes.imported import ImportedCode
+from pipelines.nimbus.processes.life import SPARK_GONE, STANDBY, Life, LifeRecord
+from pipelines.nimbus.processes.slot_spark import jvm, kill_jvm, most_partitions, spark_of
 from pipelines.places.location import Location
+from pipelines.private import private_folder, private_opener
 from pipelines.processes import ProcessIdentity
 from pipelines.surroundings import any_folder
 
@@ -50,7 +53,7 @@ def fits(flows: Iterable[DeployedFlow]) -> bool:
     for flow in flows:
         if flow.settings.get("master") or flow.settings.get("spark"):
             return False
-        most = max((query.partitions or 0 for query in deployed.queries_of(flow)), default=0)
+        most = most_partitions([flow])
         if most and (own != "local[*]" or most > len(os.sched_getaffinity(0))):
             return False
     return True
@@ -188,6 +191,44 @@ class SlotOrder:
 
     port: int
     life: str
+
+
+def stand_by(
+    settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str], imported: ImportedCode
+) -> tuple[SlotOrder, SparkSession]:
+    """Have Spark up, and wait for an order; what is printed from then on goes to the slot's file."""
+    from pipelines.nimbus.telemetry.log_files import configure
+
+    take_back = configure(settings.supervisor_folder(supervisor) / "standby.jsonl", settings.log_megabytes, 1)
+    try:
+        spark = spark_of(settings, f"{supervisor} standby", lakes=lakes)
+        warm_up(spark)
+        imported.look()
+        ordered = threading.Event()
+        threading.Thread(target=_end_with_jvm, args=(ordered,), name="jvm", daemon=True).start()
+        logger.info("standby up", supervisor=supervisor, pid=os.getpid())
+        order = wait_for_order(settings, supervisor, life)
+        ordered.set()
+    except TrideltaError as error:
+        logger.error("standby cannot run", reason=str(error), kind=type(error).__name__)
+        kill_jvm()
+        sys.exit(1)
+    if order is None:
+        kill_jvm()
+        os._exit(0)
+    take_back()
+    folder = settings.worker_folder(supervisor, order.port)
+    private_folder(folder)
+    with open(folder / "worker.out", "ab", opener=private_opener) as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    return order, spark
+
+
+def _end_with_jvm(ordered: threading.Event) -> None:
+    jvm().wait()
+    if not ordered.is_set():
+        os._exit(SPARK_GONE)
 
 
 def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> SlotOrder | None:

@@ -89,6 +89,9 @@ _QUIET_SECONDS = 30.0
 # How often a query that runs is asked whether it does: each time is a call to the JVM, and a host may have a hundred queries.
 _WATCH_SECONDS = 0.5
 
+Key = tuple[int, int]
+"""A flow's serial and a task of it."""
+
 FINAL = (DefinitionError, StateSchemaError, FreshCheckpointError)
 """What waiting does not mend."""
 
@@ -182,7 +185,7 @@ class Task(threading.Thread):
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
-            running.forced.set()
+            running.stopping.forced.set()
         if streaming is None or (self._stopping is not None and self._stopping.is_alive()):
             return
         self._forced_at = self._forced_at or time.monotonic()
