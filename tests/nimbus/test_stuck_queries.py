@@ -33,12 +33,13 @@ class Stuck(Reader):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, REFUSE)
-        self.told, self.over = list[str](), threading.Event()
+        self.told, self.stops, self.over = list[str](), threading.Event(), threading.Event()
         self._running: Any = SimpleNamespace(stopping=Stopping())
         self._streaming: Any = SimpleNamespace(isActive=True, stop=self._hang)
 
     def _hang(self) -> None:
         self.told.append("stop")
+        self.stops.set()
         self.over.wait(5)
 
     def is_alive(self) -> bool:
@@ -70,6 +71,8 @@ def test_a_query_that_does_not_stop_holds_up_no_other(registry: Registry, worker
         worker._follow(flows)
     assert time.monotonic() - began < 4
     assert neighbour.told == ["accept True"] * 3
+    # In a thread of its own, which a busy machine begins late.
+    assert stuck.stops.wait(10)
     assert stuck.told == ["stop"]
     assert stuck._running.stopping.forced.is_set()
     # The beats' thread may be who finds out that the flow is gone.
