@@ -87,6 +87,23 @@ def test_a_poison_batch_whose_plan_is_gone_is_tried_by_the_first_start(shop: Sho
     assert (shop.rows, shop.refused) == (ALL, [])
 
 
+@pytest.mark.parametrize("skipped", [False, True])
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_batch_before_it_whose_mark_is_gone_too_is_no_hindrance(shop: Shop, skipped: bool, torn: bool) -> None:
+    """It was closed, and comes again."""
+    if skipped:
+        shop.runtime.skip(refusing(shop, 3), 1)
+        shop.runtime.catch_up(refusing(shop, 3))
+    lose(shop, torn=torn)
+    commits = on_disk(shop.lake.checkpoint_path("shop", "sales")) / "spark/commits"
+    for name in ("0", ".0.crc"):
+        (commits / name).unlink(missing_ok=True)
+    if torn:
+        (commits / "0").write_text("v1")
+    assert [one.txid for one in shop.runtime.catch_up(refusing(shop, 9)).batches] == [0, 1]
+    assert (shop.rows, shop.refused) == (ALL, [])
+
+
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("by", ["claims", "fields"])
 def test_a_start_that_is_refused_forgets_no_attempts(

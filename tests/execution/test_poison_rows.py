@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
-from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
+from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
 from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
@@ -494,6 +495,51 @@ def test_a_checkpoint_that_would_try_a_replayed_batch_again_is_refused(replayed:
     assert (caught.value.state, caught.value.table_txid, caught.value.checkpoint_txid) == ("rows", 1, 0)
     assert list(adopt(replayed.lake, replayed.topology)) == ["words"]
     checked(replayed)
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_a_batch_that_is_marked_while_somebody_looks_is_not_begun_again(
+    replayed: Query, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """A stream is running beside a backfill, a compaction or another replay; behind the next batch the record goes, too."""
+    calls = itertools.count()
+
+    def marking(name: str) -> None:
+        read = getattr(Checkpoint, name)
+
+        def mark_and_read(*args: Any) -> Any:
+            if next(calls) == before:
+                (replayed.spark / "commits" / "1").write_text("v1\n{}")
+                (replayed.checkpoint.folder / "attempts.json").unlink()
+            return read(*args)
+
+        monkeypatch.setattr(Checkpoint, name, mark_and_read)
+
+    for name in ("attempts", "finished_batches", "plan"):
+        marking(name)
+    quarantine, rows = replayed.lake.quarantine("shop"), replayed.lake.state("rows")
+    assert put_in_since(replayed.checkpoint, EPOCH, quarantine, [rows]) is None
+    assert next(calls) > 1
+
+
+def test_a_batch_that_is_left_out_and_replayed_while_somebody_looks_is_not_begun_again(
+    replayed: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, records = replayed.checkpoint.folder / "attempts.json", Records(replayed.lake.quarantine_path("shop"))
+    skipped, replays = attempts.read_bytes(), on_disk(records.folder)
+    aside = replays.rename(replays.with_name("aside"))
+    attempts.write_bytes((on_disk(replayed.lake.root) / "backup" / "attempts.json").read_bytes())
+    quarantine, rows = replayed.lake.quarantine("shop"), replayed.lake.state("rows")
+    history = quarantine.history()
+
+    def replay_and_read(_: object) -> Any:
+        attempts.write_bytes(skipped)
+        aside.rename(replays)
+        return history
+
+    monkeypatch.setattr(type(quarantine), "history", replay_and_read)
+    assert put_in_since(replayed.checkpoint, EPOCH, quarantine, [rows]) is None
+    assert replays.exists()
 
 
 def test_attempts_that_are_lost_behind_the_replay_of_a_batch_that_was_left_out(replayed: Query) -> None:

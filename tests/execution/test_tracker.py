@@ -133,6 +133,34 @@ def test_what_is_recorded_of_a_batch_is_of_its_plan() -> None:
     assert [str(run(tracker, txid, 841)) for txid in (1, 2, 3)] == ["1:1", "2:1", "3:1"]
 
 
+@pytest.mark.parametrize("state", [BatchState.PROCESSING, BatchState.POISON, BatchState.SKIPPED])
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("plan", ["gone", None])
+def test_a_closed_batch_comes_again_with_the_plans_behind_it_gone(
+    state: BatchState, taken: bool, plan: str | None
+) -> None:
+    """Spark has lost its mark and the plan of the next batch. Of one that a repartition took there is no record."""
+    store = MemoryAttemptStore()
+    tracker = make(store=store, max_attempts=1)
+    again = run(tracker, 0).txid + taken
+    batch = tracker.open(again + 1, plan=plan)
+    if state is not BatchState.PROCESSING:
+        tracker.fail(batch, "bad")
+    if state is BatchState.SKIPPED:
+        tracker.skip(batch.txid)
+    group = (tracker := make(store=store, max_attempts=1)).group()
+    group.lose_plans(again + 1)  # as a start does
+    for other in group.planned_otherwise(again, f"plan {again}"):
+        group.plan_again(other)
+    assert str(run(tracker, again)) == ("1:0" if taken else "0:1")
+    # Cut off behind that, it comes once more.
+    tracker = make(store=store, max_attempts=1)
+    assert str(run(tracker, again)) == ("1:1" if taken else "0:2")
+    assert str(run(tracker, again + 1, 841)) == f"{again + 1}:1"
+    with pytest.raises(OrderError, match="it is committed"):
+        tracker.open(again)
+
+
 def test_records_of_earlier_releases_do_not_name_their_plan() -> None:
     tracker = make()
     poison(tracker, 0)

@@ -169,15 +169,17 @@ def put_in_since(
     A replay takes what was left out, or what Spark has marked: the checkpoint was put back, or its attempts are lost. What
     gates rejected of it has gone on as theirs, in states before them and by further replays, which nobody tells from the batch.
     """
-    group = checkpoint.folder.name
-    # Behind the attempts: a stream forgets them once their batches are marked.
-    done = epoch.txid(checkpoint.finished_batches())
+    group, replays = checkpoint.folder.name, Records(quarantine.path)
+    # A stream, and replays, may be running. One that begins from here on takes what is left out, or marked, behind what is read.
+    last = replays.last
     # That a batch is left out holds for the rows of its plan: by another one they come again, with others.
     skipped = {
         txid: checkpoint.has_plan_of(txid - epoch.first_txid, record)
-        for txid, record in checkpoint.unmarked().items()
+        for txid, record in checkpoint.attempts().get(f"{group}/{epoch.number}").items()
         if record.state is BatchState.SKIPPED
     }
+    # Behind the attempts and plans: a stream forgets them once their batches are marked.
+    done = epoch.txid(checkpoint.finished_batches())
     history = quarantine.history() if quarantine.exists() else []
     kept = {
         commit.txid: commit.version
@@ -190,13 +192,12 @@ def put_in_since(
     reset = max(
         (commit.version for commit in history if commit.kind == RESET and commit.group in (None, group)), default=0
     )
-    again |= {txid: reset for txid, is_planned in skipped.items() if txid not in kept and not is_planned}
-    replays = Records(quarantine.path)
+    again |= {txid: reset for txid, planned in skipped.items() if txid >= done and txid not in kept and not planned}
     # Those that were given up without a commit have done nothing.
     for replay in replays.all() if again else ():
         behind = {txid for txid, version in again.items() if replay.versions[NAME] >= version}
         did_something = replay.finished is None or replay.left or replay.landed or replay.refused
-        if not behind or not is_poison(replay.stage) or not did_something:
+        if replay.number > last or not behind or not is_poison(replay.stage) or not did_something:
             continue
         rows = replays.rows(replay).select([TXID, GROUP]).to_pylist()
         taken = {row[TXID] for row in rows if row[GROUP] == group and row[TXID] in behind}

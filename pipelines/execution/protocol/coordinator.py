@@ -368,9 +368,12 @@ class Coordinator:
 
         Plans come one behind the other: of what is behind it none is there. What is committed is not asked.
         """
-        others = {t: r for t, r in self._records.items() if t >= txid and r.state is not BatchState.COMMITTED}
-        same = {txid: (plan, None)}
-        return sorted(t for t, r in others.items() if r.plan not in same.get(t, (GONE,)) and t not in self._active)
+
+        def is_of_another(t: int, record: AttemptRecord) -> bool:
+            return record.plan not in (plan, None) if t == txid else t > txid and not record.comes_anew
+
+        open_ones = {t: r for t, r in self._records.items() if r.state is not BatchState.COMMITTED}
+        return sorted(t for t, r in open_ones.items() if t not in self._active and is_of_another(t, r))
 
     def confirm(self, txid: int) -> None:
         """Write the record of a txid as it is, which the store refuses where another process has taken the group."""
@@ -421,10 +424,12 @@ class Coordinator:
         def refuse(why: str) -> NoReturn:
             raise OrderError(f"cannot open batch {txid} of {self.group}: {why}")
 
-        highest = max([self._first - 1, *self._records])
         known = self._records.get(txid)
-        # What would come again may never do so: a batch before has its rows, and a repartition its number.
-        earlier = [t for t in self._waiting() if t < txid and not self._records[t].comes_anew]
+        # What would come again may never do so: a batch before has its rows, and a repartition its number. Behind a batch it is no
+        # sign that Spark has marked that one: the mark may be gone, too.
+        planned = [t for t, record in self._records.items() if not record.comes_anew]
+        highest = max([self._first - 1, *planned])
+        earlier = [t for t in self._waiting() if t < txid and t in planned]
         if not self.accepting:
             refuse("the group is deactivated")
         if known and known.state in (BatchState.POISON, BatchState.SKIPPED):
