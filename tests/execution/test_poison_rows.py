@@ -23,7 +23,7 @@ from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows, skip
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
-from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
+from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
 from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
@@ -35,6 +35,7 @@ from pipelines.maintenance.repartition import _begun
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
+from pipelines.sources.channels import Start
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import COLUMNS
@@ -466,6 +467,27 @@ def replayed(query: Query) -> Query:
 def checked(query: Query) -> None:
     lake = Lake(query.lake.root)
     Belonging(Checkpoint("shop", query.checkpoint.folder), lake).check([lake.state("rows"), lake.quarantine("shop")])
+
+
+@pytest.mark.parametrize(("drained", "first"), [(True, 2), (False, 0)])
+def test_a_query_that_begins_anew_on_purpose_leaves_the_txid_of_a_batch_that_was_left_out_alone(
+    query: Query, drained: bool, first: int
+) -> None:
+    """What was not left out comes again, and gives its rows back; nothing was ever committed. Others have txids of their own."""
+    query.keep(1)
+    others = query.poison
+    others._group.name, others._group.refused = "others", rows_of(query.topology, "others", ["others"])
+    rows: Any = {spout.id: None for spout in query.topology.spouts}
+    others.keep(EPOCH, Batch("others/1", 8, 0), rows, "boom", others.seen(), None)
+    if drained:
+        skip(query.lake, query.topology, 1)
+        query.run()
+        (query.spark / "commits" / "1").write_text("v1\n{}")
+    query.checkpoint.begin_at(Start({"shop__words__words": 0}), on_disk(query.lake.root) / "aside")
+    runner = query.runner()
+    runner._attempts_in, runner._wait = None, 0.0
+    epoch = runner._fresh_epoch(CONTINUE)
+    assert (epoch.first_txid, runner._poison.kept(), query.kept) == (first, {1} if drained else set(), 1 + drained)
 
 
 def put_back(query: Query, *, planned: bool = True) -> None:

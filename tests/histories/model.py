@@ -322,8 +322,11 @@ class Model:
         if held >= 0 and on_fresh == "reset":
             self._reset(group, number)
             held = -1
-        elif on_fresh == "reset":
+        elif held < 0:
+            # The source is read again, and so is all that was poison.
             self.refused = [one for one in self.refused if (one.group, one.stage) != (group.name, "batch")]
+        else:
+            held = max(held, *(one.txid for one in self.refused if (one.group, one.stage) == (group.name, "batch")), -1)
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
         group.replayed = set()

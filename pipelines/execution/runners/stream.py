@@ -293,15 +293,16 @@ class StreamRunner:
             refused = self._group.quarantine.table
             commits += [(refused.name, commit) for commit in refused.commits.batches() if self._is_own(commit)]
         number = self._free_epoch()
-        if not commits:
-            if on_fresh == RESET:
-                self._checkpoint.still_held()
-                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
-                self._poison.forget_all()
+        if not commits and on_fresh == RESET:
+            self._checkpoint.still_held()
+            (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
+            self._poison.forget_all()
             return self._begun(Epoch(number, 0))
+        if not commits or on_fresh == CONTINUE:
+            # A batch under a txid that quarantine knows would replace rows there, or release them.
+            held = {commit.txid or 0 for _, commit in commits} | self._kept_before(is_held=bool(commits))
+            return self._begun(Epoch(number, max(held, default=-1) + 1))
         name, last = max(commits, key=lambda pair: pair[1].txid or 0)
-        if on_fresh == CONTINUE:
-            return self._begun(Epoch(number, (last.txid or 0) + 1))
         if on_fresh == RESET:
             self._refuse_readers()
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
@@ -316,6 +317,25 @@ class StreamRunner:
                     target.writer.reset(record, stream_id(record.flow, target.name, number))
             return self._begun(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
+
+    def _kept_before(self, *, is_held: bool) -> set[int]:
+        """Return the poison batches of former lives whose rows quarantine keeps; those whose rows come again give them back.
+
+        Args:
+            is_held: whether tables hold batches of former lives.
+        """
+        kept, checkpoint = self._poison.kept(), self._checkpoint
+        # A source that is read on from somewhere else than its start brings those again that nobody has left out.
+        again = kept if not is_held and checkpoint.start is None else set[int]()
+        if kept and checkpoint.begins_anew:
+            records = self._kept_attempts().get(f"{self._group.name}/{checkpoint.last_epoch}")
+            again = {txid for txid in kept & records.keys() if records[txid].state is not BatchState.SKIPPED}
+        if again:
+            with checkpoint.committing(self._wait):
+                for txid in sorted(again):
+                    checkpoint.still_held()
+                    self._poison.release(txid)
+        return kept - again
 
     def _refuse_readers(self) -> None:
         """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again."""
