@@ -24,7 +24,7 @@ from pipelines.flowmix.compile import as_topology
 from pipelines.places.location import Place
 from pipelines.sources import FixedBatches
 from pipelines.sources.channels import Start
-from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.record import BATCH, REPLAY, BatchRecord
 
 ONCE = {"trigger": Policy.count(1), "evict": Policy.count(1)}
 
@@ -105,6 +105,20 @@ def test_a_lost_checkpoint_is_not_taken_for_a_fresh_one(lake_root: str) -> None:
     two_windows(lake).make()
     (folder / "epoch.json").write_bytes(b'{"number": 2, "first_txid": 1}')
     assert two_windows(lake).make()[0] == REFUSE
+
+
+@pytest.mark.parametrize(("rows", "said"), [(1, REFUSE), (0, CONTINUE)])
+def test_a_checkpoint_that_is_lost_beside_rows_of_a_replay_alone_is_not_taken_for_a_fresh_one(
+    lake_root: str, rows: int, said: str
+) -> None:
+    """A replay that was refused once more has put none in."""
+    lake = Lake(lake_root)
+    folder = deployed(lake, version=2)
+    _append(
+        str(lake.state_path("t")), pa.table({"n": [1] * rows}), BatchRecord(kind=REPLAY, flow="f", replay=1, rows=rows)
+    )
+    shutil.rmtree(str(folder / "spark"))
+    assert two_windows(lake).make() == (said, [])
 
 
 def placed(lake: Lake, windows: str, *states: str) -> Changeover:

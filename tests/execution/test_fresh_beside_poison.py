@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.errors import PoisonBatchError
+from pipelines import Lake, Runtime
+from pipelines.errors import FreshCheckpointError, PoisonBatchError
+from pipelines.maintenance import compact
 from pipelines.places.location import on_disk
 from tests.execution.test_replay_quarantine import Shop, refusing
 
@@ -78,3 +80,26 @@ def leave_out_all(shop: Shop) -> None:
             shop.runtime.catch_up(refusing(shop, 3))
         shop.runtime.skip(refusing(shop, 3), txid)
     shop.runtime.catch_up(refusing(shop, 3))
+
+
+@pytest.mark.parametrize("part", ["", "spark"])
+def test_states_that_hold_rows_of_a_replay_alone_are_held(shop: Shop, part: str) -> None:
+    """The source still has them: read again without a word, each would count twice."""
+    shop.put(("a", 7, "d1"))
+    leave_out(shop, 0)
+    assert [one.landed for one in shop.replay(refusing(shop, 9))] == [1]
+    once = Counter({("a", 7): 1})
+    assert (shop.rows, shop.refused) == (once, [])
+    for _ in range(3):
+        compact(shop.spark, Lake(shop.lake.root), "shop", retention_hours=0)
+    shop.lake = Lake(shop.lake.root)
+    shop.runtime = Runtime(shop.spark, shop.lake)
+    lose(shop, part)
+    with pytest.raises(FreshCheckpointError, match="holds rows that a replay of quarantine has put in"):
+        shop.runtime.catch_up(refusing(shop, 9))
+    assert shop.rows == once
+    shop.runtime.catch_up(refusing(shop, 9), on_fresh_checkpoint="reset")
+    assert shop.rows == once
+    lose(shop, part)
+    with pytest.raises(FreshCheckpointError, match="holds batches up to txid 0"):
+        shop.runtime.catch_up(refusing(shop, 9))

@@ -287,7 +287,7 @@ class StreamRunner:
         return [*(sink.table for sink in self._group.sinks), self._group.quarantine.table]
 
     def _fresh_epoch(self, on_fresh: str) -> Epoch:
-        commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
+        commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.of_source()]
         if self._group.quarantine.table.exists():
             # It may outlive the states, and a batch whose txid it knows in an epoch would leave no rows there.
             refused = self._group.quarantine.table
