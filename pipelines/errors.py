@@ -341,13 +341,18 @@ class BoundedBesideStreamError(TrideltaError):
 
 
 class FreshCheckpointError(TrideltaError):
-    """A fresh checkpoint meets a table that an earlier epoch wrote (its batches would be dropped as known)."""
+    """A fresh checkpoint meets a table that an earlier epoch wrote, be it by a replay: its rows would be dropped, or come twice.
+
+    Attributes:
+        last_txid: of the table's last batch; -1: it holds rows of replays alone.
+    """
 
     def __init__(self, flow: str, state: str, last_txid: int, epoch: int) -> None:
         self.flow, self.state, self.last_txid, self.epoch = flow, state, last_txid, epoch
+        batches = f"batches up to txid {last_txid} of epoch {epoch}"
+        held = batches if last_txid >= 0 else "rows that a replay of quarantine has put in"
         super().__init__(
-            f'flow "{flow}" starts with a fresh checkpoint, but state "{state}" holds batches up to txid {last_txid} '
-            f"of epoch {epoch}",
+            f'flow "{flow}" starts with a fresh checkpoint, but state "{state}" holds {held}',
             hint='restore the checkpoint; or pass on_fresh_checkpoint="continue" to go on after that txid with what the '
             'source now holds, or on_fresh_checkpoint="reset" to empty the flow\'s states and start over',
         )

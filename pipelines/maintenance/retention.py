@@ -206,7 +206,7 @@ def _remove_working_files(table: Location, now: float | None) -> int:
 
 
 def _remembered(table: StateTable, readable: int) -> set[int]:
-    """Return commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice.
+    """Return commits that are asked for whatever their age: the last batch, or replay, the highest epoch, claims of slices.
 
     Those of the last version, of the oldest one that can be read, and of what a RESTORE since has gone back to: another
     RESTORE may make any of them the last one.
@@ -224,6 +224,8 @@ def _remembered(table: StateTable, readable: int) -> set[int]:
     if not table.commits.batches():
         # Undone or emptied all of them: that there were some is known from the log alone.
         found |= set([r.version for r in records if r.kind == BATCH][-1:])
+        # Without a batch replays alone say that it holds rows of a source.
+        found |= set([r.version for r in table.commits.of_source()][-1:])
     return found
 
 

@@ -95,8 +95,10 @@ def _of_table(node: nodes.PersistNode, table: StateTable, group: _Group) -> Stat
     added = table.declared.evolution(_declared(node, table.declared, group))
     if isinstance(added, str):
         return StateChange(name, "changed", REFUSED, (added,))
-    if not group.has_run and table.last_txid() is not None:
-        fresh = f"the checkpoint is fresh, and the table holds batches up to txid {table.last_txid()}"
+    if not group.has_run and table.commits.of_source():
+        last = table.last_txid()
+        held = "rows of a replay of quarantine" if last is None else f"batches up to txid {last}"
+        fresh = f"the checkpoint is fresh, and the table holds {held}"
         return StateChange(name, "changed", REFUSED, (f"{fresh}: see --on-fresh-checkpoint",))
     if added:
         return StateChange(

@@ -79,6 +79,11 @@ class History:
         with self._current():
             return list(self._batches)
 
+    def of_source(self) -> list[CommitRecord]:
+        """Return the commits by which rows of a source came since the last reset: of streams, and replays that put some in."""
+        with self._current():
+            return [c for c in self._counting if c.kind == BATCH or (c.kind == REPLAY and c.rows)]
+
     def counting(self, version: int | None = None) -> list[CommitRecord]:
         """Return the commits that made what the table holds: since the last reset, without those that a RESTORE has undone.
 

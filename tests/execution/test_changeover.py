@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipelines import Lake
 from pipelines.errors import ChangeoverError, ChannelReadersError, StateBehindError, StateSchemaError
+from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
@@ -24,7 +25,7 @@ from pipelines.flowmix.compile import as_topology
 from pipelines.places.location import Place
 from pipelines.sources import FixedBatches
 from pipelines.sources.channels import Start
-from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.record import BATCH, REPLAY, BatchRecord
 
 ONCE = {"trigger": Policy.count(1), "evict": Policy.count(1)}
 
@@ -105,6 +106,20 @@ def test_a_lost_checkpoint_is_not_taken_for_a_fresh_one(lake_root: str) -> None:
     two_windows(lake).make()
     (folder / "epoch.json").write_bytes(b'{"number": 2, "first_txid": 1}')
     assert two_windows(lake).make()[0] == REFUSE
+
+
+@pytest.mark.parametrize(("rows", "said"), [(1, REFUSE), (0, CONTINUE)])
+def test_a_checkpoint_that_is_lost_beside_rows_of_a_replay_alone_is_not_taken_for_a_fresh_one(
+    lake_root: str, rows: int, said: str
+) -> None:
+    """A replay that was refused once more has put none in."""
+    lake = Lake(lake_root)
+    folder = deployed(lake, version=2)
+    _append(
+        str(lake.state_path("t")), pa.table({"n": [1] * rows}), BatchRecord(kind=REPLAY, flow="f", replay=1, rows=rows)
+    )
+    shutil.rmtree(str(folder / "spark"))
+    assert two_windows(lake).make() == (said, [])
 
 
 def placed(lake: Lake, windows: str, *states: str) -> Changeover:
@@ -242,6 +257,7 @@ class Reset(Epochs):
             topology=topology, name=query, sinks=[sink], quarantine=SimpleNamespace(table=quarantine.table), lake=lake
         )
         self._checkpoint, self._wait, self._windows = Checkpoint("f", lake.checkpoint_path("f", query)), 0.0, None
+        self._attempts_in = None
 
     def begin(self) -> Epoch:
         return self._fresh_epoch(RESET)
@@ -260,6 +276,22 @@ def test_a_query_does_not_begin_anew_before_those_that_have_read_its_channels(la
     (reader / "spark" / "metadata").unlink()
     assert start.begin() == Epoch(2, 0)
     assert start.emptied == ["f/f__s__s/2"]
+
+
+def test_an_epoch_behind_a_changeover_has_a_number_of_its_own(lake_root: str) -> None:
+    """Nothing was committed before. By the old number, Spark's part that is lost later would seem to be gone on purpose."""
+    lake = Lake(lake_root)
+    folder, checkpoint = deployed(lake, version=2), Checkpoint("f", lake.checkpoint_path("f", "s__1"))
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+    assert checkpoint.begins_anew
+    start = Reset(lake, Flow("f").stream("s", FixedBatches("k string", [])).persist("t").build(), "s__1", "f__t")
+    start._poison = PoisonRows(start._group)
+    epoch = start._fresh_epoch(CONTINUE)
+    (folder / "spark").mkdir()
+    (folder / "spark" / "metadata").write_bytes(b"{}")
+    _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=2, txid=0))
+    shutil.rmtree(str(folder / "spark"))
+    assert (two_windows(lake).make(), epoch) == ((REFUSE, []), Epoch(2, 0))
 
 
 @pytest.mark.parametrize("holds", [True, False])

@@ -25,7 +25,7 @@ from pipelines.execution.batch.poison import PoisonRows, skip
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
-from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, write_json
+from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
 from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
@@ -33,12 +33,14 @@ from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.replays.selection import NUMBER, completed
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.batch_attempts import BatchAttempts
+from pipelines.execution.runners.epochs import Epochs
 from pipelines.execution.runners.stopping import Stopping
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.maintenance.repartition import _begun
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
+from pipelines.sources.channels import Start
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import COLUMNS
@@ -130,6 +132,15 @@ class Query:
         tried = BatchReport("shop", "words", 1, 0, 0, 0, (), 0.0)
         runner._attempts, attempts.run = attempts, lambda *_: tried
         return runner
+
+    def begun_again(self) -> Epoch:
+        """The fresh epoch of a start by `continue`."""
+        epochs: Any = Epochs.__new__(Epochs)
+        epochs._poison = poison = self.poison
+        epochs._group, epochs._checkpoint, epochs._windows = poison._group, self.checkpoint, None
+        epochs._attempts_in, epochs._wait = None, 0.0
+        begun: Epoch = epochs._fresh_epoch(CONTINUE)
+        return begun
 
     def is_taken(self, txid: int) -> bool:
         return self.checkpoint.is_finished(txid - EPOCH.first_txid)
@@ -475,6 +486,34 @@ def replayed(query: Query) -> Query:
 def checked(query: Query) -> None:
     lake = Lake(query.lake.root)
     Belonging(Checkpoint("shop", query.checkpoint.folder), lake).check([lake.state("rows"), lake.quarantine("shop")])
+
+
+@pytest.mark.parametrize(("drained", "first"), [(True, 2), (False, 0)])
+def test_a_query_that_begins_anew_on_purpose_leaves_the_txid_of_a_batch_that_was_left_out_alone(
+    query: Query, drained: bool, first: int
+) -> None:
+    """What was not left out comes again, and gives its rows back; nothing was ever committed. Others have txids of their own."""
+    query.keep(1)
+    others = query.poison
+    others._group.name, others._group.rejected = "others", rows_of(query.topology, "others", ["others"])
+    rows: Any = {spout.id: None for spout in query.topology.spouts}
+    others.keep(EPOCH, Batch("others/1", 8, 0), rows, "boom", others.seen(), None)
+    if drained:
+        skip(query.lake, query.topology, 1)
+        query.run()
+        (query.spark / "commits" / "1").write_text("v1\n{}")
+    query.checkpoint.begin_at(Start({"shop__words__words": 0}), on_disk(query.lake.root) / "aside")
+    epoch = query.begun_again()
+    assert (epoch.first_txid, query.poison.kept(), query.kept) == (first, {1} if drained else set(), 1 + drained)
+    assert epoch.number == 2
+
+
+def test_an_epoch_has_no_number_of_a_poison_batch_that_quarantine_knows(query: Query) -> None:
+    """A replay, or the age of its rows, has taken them; by the number the next batch of that txid would pass for it."""
+    query.keep(1)
+    DeltaTable(str(query.lake.quarantine_path("shop"))).delete()
+    shutil.rmtree(on_disk(query.checkpoint.folder))
+    assert query.begun_again() == Epoch(2, 0)
 
 
 def put_back(query: Query, *, planned: bool = True) -> None:

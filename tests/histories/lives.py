@@ -113,7 +113,7 @@ def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
 
     def take() -> None:
         mine = as_said(said)
-        for name in ("entries", "txids", "slices", "claims", "as_of", "epochs", "replays", "replayed"):
+        for name in ("entries", "txids", "slices", "claims", "as_of", "epochs", "replays", "landed", "replayed"):
             setattr(sink, name, getattr(mine, name))
 
     _brought_back(play, group, path, play.world.lake.state_path(sink.name), _End(must), take)

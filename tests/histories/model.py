@@ -122,6 +122,8 @@ class Sink:
     epochs: int = 0
     replays: int = 0
     """How many replays have put rows in."""
+    landed: bool = False
+    """Whether a replay has put rows in since it was emptied."""
     replayed: set[tuple[int, int]] = field(default_factory=set)
     """Batches (epoch and txid) behind which a replay has committed, be it without a row."""
     gone: set[int] = field(default_factory=set)
@@ -162,7 +164,7 @@ class Sink:
     def reset(self, epoch: int) -> None:
         """Empty it; what it held before is not readable by txid any more."""
         self.entries, self.txids, self.slices, self.claims, self.as_of, self.replayed = [], [], [], {}, {}, set()
-        self.epochs = max(self.epochs, epoch)
+        self.epochs, self.landed = max(self.epochs, epoch), False
 
 
 @dataclass
@@ -319,13 +321,17 @@ class Model:
         refused = {epoch: txid for (name, epoch), txid in self.quarantined.items() if name == group.name}
         number = max((*(sink.epochs for sink in sinks), *refused), default=0) + 1
         held = max((*(sink.last for sink in sinks), *refused.values()), default=-1)
-        if held >= 0 and on_fresh == "refuse":
+        begun = held >= 0 or any(sink.landed for sink in sinks)
+        if begun and on_fresh == "refuse":
             raise Refusal("FreshCheckpointError")
-        if held >= 0 and on_fresh == "reset":
+        if begun and on_fresh == "reset":
             self._reset(group, number)
             held = -1
-        elif on_fresh == "reset":
+        elif not begun:
+            # The source is read again, and so is all that was poison.
             self.refused = [one for one in self.refused if (one.group, one.stage) != (group.name, "batch")]
+        else:
+            held = max(held, *(one.txid for one in self.refused if (one.group, one.stage) == (group.name, "batch")), -1)
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
         group.replayed = set()

@@ -407,7 +407,8 @@ def replay(play: Play, kill: int | None = None, beside: bool = False) -> None:
     for one in landed:
         _land(play, one, entries)
     for sink in (sink for group in play.model.groups for sink in group.sinks):
-        sink.replays += len(sink.entries) > len(entries[id(sink)])
+        landed_there = len(sink.entries) > len(entries[id(sink)])
+        sink.replays, sink.landed = sink.replays + landed_there, sink.landed or landed_there
     again = refused_rows(play.world) - expected_refused(kept)
     refused = [one for one in landed if _at_gate(play, one) and not _judged_by_backfill(play, one)]
     play.model.refused = kept + [_again(play, one, again) for one in refused]

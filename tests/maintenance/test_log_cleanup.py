@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.errors import LockedError, ReadPointError, TrideltaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.replay_records import Record, Records
+from pipelines.execution.checkpoint.replay_records import Record, Records, app_id
 from pipelines.execution.replays.counted import Replaced, replaced_since
 from pipelines.execution.replays.selection import NUMBER
 from pipelines.maintenance import compact, compaction, retention
@@ -21,7 +21,7 @@ from pipelines.state import history, writer
 from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import NAME
-from pipelines.state.record import COMPACTION, SLICE, BatchRecord
+from pipelines.state.record import COMPACTION, REPLAY, SLICE, BatchRecord
 from pipelines.state.table import StateTable
 from pipelines.state.writer import DeltaTable
 from tests.maintenance.small_state import APP, FLOW, STATE, SmallState, _arrow
@@ -75,6 +75,17 @@ def test_the_last_batch_is_remembered_however_old(state: SmallState) -> None:
     fresh = Lake(state.lake.root).state("sales")
     assert fresh.last_txid() == 2
     assert fresh.commits.claims() == {"d": frozenset({"file:/11"})}
+
+
+def test_a_replay_without_a_batch_is_remembered_however_old(state: SmallState) -> None:
+    said = BatchRecord(kind=REPLAY, flow=FLOW, replay=1, rows=1)
+    state.writer.append_replay(_arrow([("d", "a", 0, 1)]), said, app_id(FLOW, STATE), seen=state.table.version())
+    for _ in range(12):
+        state.replace("e", [], claims=())
+    for _ in range(2):
+        compact(None, state.lake, FLOW, retention_hours=0)
+    fresh = Lake(state.lake.root).state("sales")
+    assert [commit.record.replay for commit in fresh.commits.of_source()] == [1]
 
 
 def test_a_first_look_at_a_log_that_is_cleaned_meanwhile(state: SmallState, monkeypatch: pytest.MonkeyPatch) -> None:

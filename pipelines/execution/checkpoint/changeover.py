@@ -240,7 +240,8 @@ class Changeover:
     def _would_repeat(self, query: Query) -> bool:
         """Return whether a fresh checkpoint would bring rows again that its tables hold; channels without rows bring none."""
         checkpoint = query.checkpoint
-        if checkpoint.epoch is not None or checkpoint.begins_anew or query.last_txid is None:
+        held = any(table.commits.of_source() for table in query.sinks if table.exists())
+        if checkpoint.epoch is not None or checkpoint.begins_anew or not held:
             return False
         channels = (self._lake.table(self._lake.channel_path(name), name) for name in query.reads)
         if not query.reads or any(_last(channel) is not None for channel in channels):

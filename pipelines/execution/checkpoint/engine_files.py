@@ -104,7 +104,7 @@ class Checkpoint:
     @property
     def begins_anew(self) -> bool:
         """Return whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
-        return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
+        return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self.last_epoch
 
     def begin_at(self, start: Start, aside: Place | None = None) -> None:
         """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
@@ -113,7 +113,7 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        self.write("start.json", {**asdict(start), "behind": self._last_epoch})
+        self.write("start.json", {**asdict(start), "behind": self.last_epoch})
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
@@ -139,7 +139,8 @@ class Checkpoint:
         return self._read("start.json", _checked_start) or {}
 
     @property
-    def _last_epoch(self) -> int | None:
+    def last_epoch(self) -> int | None:
+        """Return the number of the last epoch, also where Spark's part is gone."""
         epoch = self._read("epoch.json", lambda fields: Epoch(**fields).checked())
         return epoch.number if epoch else None
 

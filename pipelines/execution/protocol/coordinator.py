@@ -425,7 +425,7 @@ class Coordinator:
             raise OrderError(f"cannot open batch {txid} of {self.group}: {why}")
 
         known = self._records.get(txid)
-        # What would come again may never do so: a batch before has its rows, and a repartition its number. Behind a batch it is no
+        # What would come again may never do so: a batch before has its rows, a repartition its number. Behind a batch it is no
         # sign that Spark has marked that one: the mark may be gone, too.
         planned = [t for t, record in self._records.items() if not record.comes_anew]
         highest = max([self._first - 1, *planned])

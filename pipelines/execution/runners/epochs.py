@@ -16,7 +16,7 @@ from pipelines.execution.protocol.coordinator import AttemptStore, BatchState
 from pipelines.execution.protocol.groups import readers_of
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.quarantine import NAME
-from pipelines.state.record import BATCH, BatchRecord, CommitRecord
+from pipelines.state.record import BATCH, POISON, BatchRecord, CommitRecord
 from pipelines.state.turns import stream_id
 
 if TYPE_CHECKING:
@@ -77,21 +77,22 @@ class Epochs:
             self._refuse_newcomers()
 
     def _fresh_epoch(self, on_fresh: str) -> Epoch:
-        commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
+        commits = [(sink.name, commit) for sink in self._group.sinks for commit in sink.table.commits.of_source()]
         if self._group.quarantine.table.exists():
             # It may outlive the states, and a batch whose txid it knows in an epoch would leave no rows there.
-            refused = self._group.quarantine.table
-            commits += [(refused.name, commit) for commit in refused.commits.batches() if self._is_own(commit)]
+            quarantine = self._group.quarantine.table
+            commits += [(quarantine.name, commit) for commit in quarantine.commits.batches() if self._is_own(commit)]
         number = self._free_epoch()
-        if not commits:
-            if on_fresh == RESET:
-                self._checkpoint.still_held()
-                (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
-                self._poison.forget_all()
+        if not commits and on_fresh == RESET:
+            self._checkpoint.still_held()
+            (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
+            self._poison.forget_all()
             return self._begun(Epoch(number, 0))
+        if not commits or on_fresh == CONTINUE:
+            # A batch under a txid that quarantine knows would replace rows there, or release them.
+            held = {commit.txid or 0 for _, commit in commits} | self._kept_before(is_held=bool(commits))
+            return self._begun(Epoch(number, max(held, default=-1) + 1))
         name, last = max(commits, key=lambda pair: pair[1].txid or 0)
-        if on_fresh == CONTINUE:
-            return self._begun(Epoch(number, (last.txid or 0) + 1))
         if on_fresh == RESET:
             self._refuse_readers()
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
@@ -107,6 +108,25 @@ class Epochs:
             return self._begun(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
 
+    def _kept_before(self, *, is_held: bool) -> set[int]:
+        """Return the poison batches of former lives whose rows quarantine keeps; those whose rows come again give them back.
+
+        Args:
+            is_held: whether tables hold batches of former lives.
+        """
+        kept, checkpoint = self._poison.kept(), self._checkpoint
+        # A source that is read on from somewhere else than its start brings those again that nobody has left out.
+        again = kept if not is_held and checkpoint.start is None else set[int]()
+        if kept and checkpoint.begins_anew:
+            records = self.attempts().get(f"{self._group.name}/{checkpoint.last_epoch}")
+            again = {txid for txid in kept & records.keys() if records[txid].state is not BatchState.SKIPPED}
+        if again:
+            with checkpoint.committing(self._wait):
+                for txid in sorted(again):
+                    checkpoint.still_held()
+                    self._poison.release(txid)
+        return kept - again
+
     def _refuse_readers(self) -> None:
         """Refuse to begin anew before queries that go on behind this one's channels, whose tables hold all that comes again."""
         topology = self._group.topology
@@ -119,14 +139,15 @@ class Epochs:
             raise ChannelReadersError(topology.name, self._group.name, begun)
 
     def _free_epoch(self) -> int:
-        """Return the number of a fresh epoch, whose transaction ids no table knows."""
+        """Return the number of a fresh epoch, which neither the checkpoint nor a table knows, be it by transaction ids."""
         group, quarantine = self._group, self._group.quarantine
-        known = [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
+        known = [self._checkpoint.last_epoch or 0]
+        known += [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
         if not quarantine.table.exists():
-            return max(known, default=0) + 1
-        refused = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
-        known += [commit.epoch or 0 for commit in refused]
-        number = max(known, default=0) + 1
+            return max(known) + 1
+        own = (commit for commit in quarantine.table.history() if self._is_own(commit))
+        known += [commit.epoch or 0 for commit in own if commit.kind in (BATCH, POISON)]
+        number = max(known) + 1
         # Delta keeps a transaction id for longer than the log keeps its commit.
         while quarantine.committed(stream_id(group.topology.name, f"{NAME}/{group.name}", number)) is not None:
             number += 1
