@@ -150,7 +150,7 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
     backfill("old")
     backfill("old", "older")
 
-    looked, waiting = bounded.rows_of_other_slices, [lambda: backfill("old", "came since")]
+    looked, waiting = bounded.held_rows, [lambda: backfill("old", "came since")]
 
     def looking(*given: Any) -> Any:
         if waiting:
@@ -159,7 +159,7 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
 
     with monkeypatch.context() as patch:
         if when == OVERTAKEN[0]:
-            patch.setattr(bounded, "rows_of_other_slices", looking)
+            patch.setattr(bounded, "held_rows", looking)
         else:
             overtaken(patch, when, waiting[0])
         with pytest.raises(LateWriterError, match="quarantine of shop"):
