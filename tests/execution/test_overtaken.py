@@ -144,7 +144,9 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
         counts = {"d1": (len(texts), frozenset(texts))}
         runner._look(())
         list(
-            runner._commit(SimpleNamespace(slices=("d1",), refused={"d1": rows}, counts=counts, run=run), (), last=True)
+            runner._commit(
+                SimpleNamespace(name="one", slices=("d1",), refused={"d1": rows}, counts=counts, run=run), (), last=True
+            )
         )
 
     backfill("old")
@@ -206,6 +208,7 @@ class _Backfill:
     def _work_out(self, *_: Any, **__: Any) -> Any:
         run = SimpleNamespace(refused_slices={}, gate_results=lambda _: (), counts={}, close=lambda: None)
         return SimpleNamespace(
+            name="one",
             slices=("d1",),
             positions=frozenset({"file:/0"}),
             results={"counts": {"d1": self.rows(1)}},

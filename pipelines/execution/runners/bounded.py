@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,7 +84,7 @@ class SliceOfMapError(TrideltaError):
 
 @dataclass
 class _Pass:
-    """The results of one pass over the source."""
+    """The results of one pass over the source, under a name that its commits carry."""
 
     slices: tuple[str, ...]
     positions: frozenset[str]
@@ -95,6 +96,7 @@ class _Pass:
     kept: tuple[DataFrame, ...]
     read: dict[str, int]
     held: HeldRows = field(default_factory=HeldRows)
+    name: str = field(default_factory=lambda: uuid4().hex)
 
     def close(self) -> None:
         """Give the kept frames back."""
@@ -111,11 +113,13 @@ class _SliceRows:
         hash: the XOR of their hashes; None: not computed.
         streamed: the files that the table's stream has counted.
         read: versions of the other flows' tables that were read.
+        backfill: the name of the pass.
     """
 
     slice: str
     received: int
     files: frozenset[str]
+    backfill: str
     rows: pa.Table = field(default_factory=lambda: pa.table({}))
     hash: int | None = None
     streamed: frozenset[str] = frozenset()
@@ -398,7 +402,7 @@ class BoundedRunner:
         started = time.monotonic()
         blocked = work.run.refused_slices.get(slice_, {})
         received, files = work.counts.get(slice_, (0, frozenset()))
-        given = _SliceRows(slice_, received, files)
+        given = _SliceRows(slice_, received, files, work.name)
         commits = [
             self._commit_slice(work, sink, given, streamed[sink.name])
             for sink in wave
@@ -483,6 +487,7 @@ class BoundedRunner:
             rows=given.rows.num_rows,
             hash=given.hash,
             claims=tuple(sorted(file for file in given.files if file_key(file) not in met)),
+            backfill=given.backfill,
             read=dict(given.read) or None,
             group=group,
         )
@@ -518,7 +523,7 @@ class BoundedRunner:
             rows = work.held.beside(rows)
         received, files = work.counts.get(slice_, (0, frozenset()))
         # Batches that refuse nothing leave no commit here: files of those since the last one are claimed, too.
-        given = _SliceRows(slice_, received, files, rows, streamed=self._judged(writer.table))
+        given = _SliceRows(slice_, received, files, work.name, rows, streamed=self._judged(writer.table))
         self._write(writer, NAME, given)
         return rows.num_rows
 
