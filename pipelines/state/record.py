@@ -56,6 +56,8 @@ class BatchRecord(BaseModel):
         folded_before: for `compaction` of a log state: rows of lower txids are folded since.
         clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
         replay: for `replay`: its number in the flow, which is also the version of its transaction id.
+        backfill: for `slice`: the name of the pass of a backfill that has made it, the same in states and in quarantine; null in
+            those of earlier releases.
         read: for `slice`: by name the version of each sliced table of another flow that it was made of.
         windows: where windows run in the batch, the file with their state behind it (`file`), the hash of its bytes (`hash`),
             whose they are (`query`), and how far the clock of each origin of their events had come (`clocks`, as JSON).
@@ -84,6 +86,7 @@ class BatchRecord(BaseModel):
     offsets: Any = None
     gates: str | None = None
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
+    backfill: str | None = None
     read: dict[str, int] | None = None
     readable_from: int | None = None
     folded_before: int | None = None

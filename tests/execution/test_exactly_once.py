@@ -205,6 +205,48 @@ def test_a_row_without_a_slice_outlives_a_backfill_of_its_own_that_a_gate_refuse
     assert sorted(row["key"] for row in shop.lake.state("sales").scan().to_pylist()) == ["a", "x"]
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param([("d1", "a", 9), ("d2", "b", 9)], id="by a gate"),
+        pytest.param([(None, "a", 9), (None, "b", 9)], id="for want of a slice", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_backfill_that_is_cut_off_leaves_the_refused_rows_of_slices_that_it_has_not_begun(
+    shop: Shop, refused: list[Row]
+) -> None:
+    """They had left quarantine for all slices of the pass before the first one, and were in no state."""
+
+    def flow(most: int, slice_by: str) -> TridentTopology:
+        topology = TridentTopology("sales")
+        rows = topology.new_stream("sold", JsonFiles(shop.folder, SCHEMA), slice_by=slice_by)
+        rows = rows.gate(drop("column_values_to_be_between", column="n", max_value=most), name="high")
+        rows.partition_persist(DeltaState("sales"), ["key"])
+        return topology
+
+    def held() -> tuple[list[str], list[str]]:
+        rows = (json.loads(row["row"]) for row in shop.lake.quarantine("sales").stored("true").to_pylist())
+        return sorted(row["key"] for row in shop.lake.state("sales").scan().to_pylist()), sorted(
+            row["key"] for row in rows
+        )
+
+    def cancelled(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committing", "sales"):
+            raise KeyboardInterrupt
+
+    shop.arrive(*refused)
+    shop.runtime.catch_up(flow(3, "day"))
+    assert held() == ([], ["a", "b"])
+    mended = flow(10, "coalesce(day, if(key = 'a', 'd1', 'd2'))")
+    with pytest.raises(KeyboardInterrupt):
+        Runtime(shop.runtime.spark, shop.lake, listeners=[cancelled]).backfill(mended, ["d1", "d2"])
+    assert held() == ([], ["b"])
+    assert shop.runtime.replay_quarantine(mended).landed == 1
+    assert held() == (["b"], [])
+    assert not shop.runtime.backfill(mended, ["d1", "d2"]).failed
+    assert held() == (["a", "b"], [])
+
+
 def test_a_slice_that_no_row_reaches_is_judged_as_an_empty_batch(shop: Shop) -> None:
     """Its rows were gone, and Dagster showed the row count as passed. A gate ahead of the one that refuses has seen it, too."""
     shop.arrive(("d1", "a", 1), ("d2", "a", 2), ("d3", "a", 3))

@@ -145,14 +145,14 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
         runner._look(())
         list(
             runner._commit(
-                SimpleNamespace(slices=("d1",), rejected={"d1": rows}, counts=counts, run=run), (), last=True
+                SimpleNamespace(name="one", slices=("d1",), refused={"d1": rows}, counts=counts, run=run), (), last=True
             )
         )
 
     backfill("old")
     backfill("old", "older")
 
-    looked, waiting = bounded.rows_of_other_slices, [lambda: backfill("old", "came since")]
+    looked, waiting = bounded.held_rows, [lambda: backfill("old", "came since")]
 
     def looking(*given: Any) -> Any:
         if waiting:
@@ -161,7 +161,7 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
 
     with monkeypatch.context() as patch:
         if when == OVERTAKEN[0]:
-            patch.setattr(bounded, "rows_of_other_slices", looking)
+            patch.setattr(bounded, "held_rows", looking)
         else:
             overtaken(patch, when, waiting[0])
         with pytest.raises(LateWriterError, match="quarantine of shop"):
@@ -208,6 +208,7 @@ class _Backfill:
     def _work_out(self, *_: Any, **__: Any) -> Any:
         run = SimpleNamespace(refused_slices={}, gate_results=lambda _: (), counts={}, close=lambda: None)
         return SimpleNamespace(
+            name="one",
             slices=("d1",),
             positions=frozenset({"file:/0"}),
             results={"counts": {"d1": self.rows(1)}},

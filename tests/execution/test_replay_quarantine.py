@@ -414,6 +414,40 @@ def test_a_slice_whose_quarantine_was_replaced_and_its_states_were_not(shop: Sho
     assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
 
 
+def test_a_slice_that_was_replaced_by_a_clock_ahead_counts_once_behind_a_backfill_that_was_cut_off(shop: Shop) -> None:
+    """The states seemed to be replaced by the backfill that had committed quarantine alone: their row was landed once more."""
+    shop.put(("a", 7, "d1"), ("a", 1, "d1"))
+    shop.runtime.backfill(failing(shop, 9, fails=0), ["d1"])
+    for name in ("rows", "by_k"):
+        later(shop.lake.state_path(name))
+    shop.lake = Lake(shop.lake.root)
+
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "quarantine"):
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[kill]).backfill(failing(shop, 3, fails=0), ["d1"])
+    assert (shop.refused, shop.rows) == ([("high", "most", 7)], Counter({("a", 7): 1, ("a", 1): 1}))
+    shop.runtime = Runtime(shop.spark, shop.lake)
+    (lot,) = shop.replay(failing(shop, 9, fails=0))
+    assert (lot.landed, sum(lot.left.values())) == (0, 1)
+    assert shop.rows == Counter({("a", 7): 1, ("a", 1): 1})
+    shop.runtime.backfill(failing(shop, 3, fails=0), ["d1"])
+    assert [one.landed for one in shop.replay(failing(shop, 9, fails=0))] == [1]
+    assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
+
+
+def later(table: Path) -> None:
+    """Have a table's last commit say a time an hour ahead."""
+    log = max((table / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["timestamp"] += 3_600_000
+    log.write_text("\n".join(json.dumps(action, separators=(",", ":")) for action in actions))
+
+
 def test_a_slice_that_a_gate_refuses_keeps_its_quarantine(shop: Shop) -> None:
     """What it holds goes with what the states hold: a row that passes now is in none of them."""
     shop.put(("a", 7, "d1"), ("a", 1, "d1"), ("a", 8, "d2"))

@@ -505,7 +505,9 @@ class Model:
                     raise Refusal("SliceOfMapError")
         all_behind = all(sink.at == BEHIND for sink in self.sinks(group))
         for slice_ in [NO_SLICE, *slices]:
-            if all_behind and self.fails([row for _, row in good if row.day == slice_], group):
+            own = [(name, row) for name, row in good if row.day == slice_]
+            fails = self.fails([row for _, row in own], group)
+            if all_behind and fails:
                 continue
             found = self.refusals(group, rows, BACKFILLED)
             mine = [(name, one) for name, one in found if one.slice == slice_]
@@ -514,15 +516,11 @@ class Model:
                 yield ("committing", "quarantine", BACKFILLED)
                 self.refused = [one for one in self.refused if one not in held] + [one for _, one in mine]
                 # All files of the slice, also of rows that the states have got: a later gate's word on them comes too late.
-                read = {name for name, row in good if row.day == slice_} | {name for name, _ in mine}
+                read = {name for name, _ in own} | {name for name, _ in mine}
                 self.refused_claims[group.name, slice_] = frozenset(read) - judged
                 yield ("committed", "quarantine", BACKFILLED)
-        for slice_ in slices:
-            own = [(name, row) for name, row in good if row.day == slice_]
-            for sink in self.sinks(group):
-                if sink.at == BEHIND and self.fails([row for _, row in own], group):
-                    continue
-                if (sink.name, slice_) in taken:
+            for sink in self.sinks(group) if slice_ != NO_SLICE else ():
+                if (sink.at == BEHIND and fails) or (sink.name, slice_) in taken:
                     continue
                 claims = frozenset(name for name, _ in own) - streamed[sink.name]
                 yield ("committing", sink.name, BACKFILLED)

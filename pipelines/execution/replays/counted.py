@@ -3,7 +3,7 @@
 | rejected by | it is in the state if | it cannot be said if |
 |---|---|---|
 | a batch | never: what backfills judge again they take out of quarantine | the state was emptied since |
-| a backfill | never | the state's slice was not replaced with it, or later |
+| a backfill | never | the state's slice was not replaced by the same one (of earlier releases: with it, or later) |
 | as a poison batch | the state has the batch; or a backfill read the row's file, before or since | the log does not say it |
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.sources.base import file_key
-from pipelines.state.record import BATCH, POISON, RESET, SLICE
+from pipelines.state.record import BATCH, POISON, RESET, SLICE, CommitRecord
 from pipelines.state.schema import NO_SLICE
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ class Ledger:
         kept = table.history()
         commits = [commit for commit in table.commits.counting() if group is None or commit.group in (None, group)]
         self.claims = table.commits.claims(group)
-        # When each slice was last replaced, and by which version.
-        self.replaced = {commit.slice: commit.time for commit in commits if commit.kind == SLICE}
-        self.replaced_by = {commit.slice: commit.version for commit in commits if commit.kind == SLICE}
+        # By what each slice was last replaced.
+        self.replaced = {commit.slice: commit for commit in commits if commit.kind == SLICE}
         self.reset = max((commit.time for commit in commits if commit.kind == RESET), default=None)
         self.reset_by = max((commit.version for commit in commits if commit.kind == RESET), default=None)
         self.first = kept[0].version if kept else 0
@@ -83,11 +82,11 @@ class Ledger:
 
     def replaced_behind(self, slice_: str, version: int | None) -> bool | None:
         """Return whether a slice was replaced behind a version; None: that is not known, or the log does not reach back."""
-        by = self.replaced_by.get(slice_)
+        by = self.replaced.get(slice_)
         if version is None:
             # Where it never was, there is nothing to compare.
             return False if by is None and self.first == 0 else None
-        if by is not None and by > version:
+        if by is not None and by.version > version:
             return True
         emptied = self.reset_by is not None and self.reset_by > version
         return None if emptied or self.first > version + 1 else False
@@ -109,9 +108,9 @@ class Counted:
         self._checkpoint, self._drops = checkpoint, drops
 
     def judged_since(self, stored: str, time: datetime) -> bool:
-        """Return whether a backfill has judged the rows that quarantine holds under a slice again, since a time."""
-        at = self._quarantine.replaced.get(stored)
-        return at is not None and at > time
+        """Return whether a backfill has judged the rows again that quarantine holds under a slice, since a time."""
+        by = self._quarantine.replaced.get(stored)
+        return by is not None and by.time > time
 
     def judge(self, rows: Iterable[Row]) -> Verdict:
         """Return the rows that states count already, and those of which nothing can be said."""
@@ -150,9 +149,10 @@ class Counted:
             return "the log no longer says which backfill rejected it"
         for name, ledger in self._states.items():
             replaced = ledger.replaced.get(row.slice)
-            if replaced is None or replaced < judged:
+            if replaced is None or not _replaced_with(judged, replaced):
                 return f'the backfill that rejected it did not replace slice "{row.slice}" of state "{name}"'
-            if ledger.reset is not None and ledger.reset >= judged:
+            # With a name the state was replaced behind its reset, which the slice's commit would else have met.
+            if _name(judged) is None and ledger.reset is not None and ledger.reset >= judged.time:
                 return f'state "{name}" was emptied since'
         return None
 
@@ -206,6 +206,18 @@ class Counted:
             and known.state is BatchState.SKIPPED
             and self._checkpoint.has_plan_of(txid - epoch.first_txid, known)
         )
+
+
+def _replaced_with(judged: CommitRecord, replaced: CommitRecord) -> bool:
+    """Return whether the pass that put rejected rows into quarantine has replaced a state's slice, too.
+
+    Earlier releases do not name it: then by the times of the two commits, which a clock that was set tells wrong.
+    """
+    return replaced.time >= judged.time if _name(judged) is None else _name(replaced) == _name(judged)
+
+
+def _name(commit: CommitRecord) -> str | None:
+    return commit.record.backfill if commit.record else None
 
 
 @dataclass(frozen=True)

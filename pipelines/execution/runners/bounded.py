@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +34,7 @@ from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.runners.bounded_inputs import refused, versions_read
 from pipelines.execution.runners.claims import check_unread
-from pipelines.execution.runners.held_rows import rows_of_other_slices, with_rows
+from pipelines.execution.runners.held_rows import HeldRows, held_rows
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.spark.arrow_frame import to_arrow
@@ -83,7 +84,7 @@ class SliceOfMapError(TrideltaError):
 
 @dataclass
 class _Pass:
-    """The results of one pass over the source."""
+    """The results of one pass over the source, under a name that its commits carry."""
 
     slices: tuple[str, ...]
     positions: frozenset[str]
@@ -94,6 +95,8 @@ class _Pass:
     clocks: dict[str, int]
     kept: tuple[DataFrame, ...]
     read: dict[str, int]
+    held: HeldRows = field(default_factory=HeldRows)
+    name: str = field(default_factory=lambda: uuid4().hex)
 
     def close(self) -> None:
         """Give the kept frames back."""
@@ -110,11 +113,13 @@ class _SliceRows:
         hash: the XOR of their hashes; None: not computed.
         streamed: the files that the table's stream has counted.
         read: versions of the other flows' tables that were read.
+        backfill: the name of the pass.
     """
 
     slice: str
     received: int
     files: frozenset[str]
+    backfill: str
     rows: pa.Table = field(default_factory=lambda: pa.table({}))
     hash: int | None = None
     streamed: frozenset[str] = frozenset()
@@ -373,11 +378,15 @@ class BoundedRunner:
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
         self._check_taken_in(work)
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
-        quarantined = self._commit_rejected(work, frozenset().union(*streamed.values())) if last else {}
+        if last:
+            work.held = held_rows(self._group, work.rejected.get(NO_SLICE), frozenset().union(*streamed.values()))
         for slice_ in work.slices:
-            # Committed in all states and reported, or not begun.
+            # Committed in quarantine and all states, and told: or not begun. What has left quarantine is nowhere in between.
             with unbroken():
-                report = self._commit_everywhere(work, slice_, wave, streamed, quarantined.get(slice_, 0))
+                if last and slice_ == work.slices[0]:
+                    self._commit_rejected(work, NO_SLICE)
+                quarantined = self._judged_again(work, slice_) if last else 0
+                report = self._commit_everywhere(work, slice_, wave, streamed, quarantined)
                 if self._on_slice and len(self._group.waves) == 1:
                     self._on_slice(report)
             yield report
@@ -393,7 +402,7 @@ class BoundedRunner:
         started = time.monotonic()
         blocked = work.run.refused_slices.get(slice_, {})
         received, files = work.counts.get(slice_, (0, frozenset()))
-        given = _SliceRows(slice_, received, files)
+        given = _SliceRows(slice_, received, files, work.name)
         commits = [
             self._commit_slice(work, sink, given, streamed[sink.name])
             for sink in wave
@@ -478,6 +487,7 @@ class BoundedRunner:
             rows=given.rows.num_rows,
             hash=given.hash,
             claims=tuple(sorted(file for file in given.files if file_key(file) not in met)),
+            backfill=given.backfill,
             read=dict(given.read) or None,
             group=group,
         )
@@ -486,36 +496,36 @@ class BoundedRunner:
         own = f"{NAME}/{self._group.name}" if name == NAME else name
         return stream_id(self._group.topology.name, own, epoch)
 
-    def _commit_rejected(self, work: _Pass, counted: frozenset[str]) -> dict[str, int]:
-        """Commit the rejected rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice.
+    def _judged_again(self, work: _Pass, slice_: str) -> int:
+        """Commit a slice's rejected rows, and release those that had no slice and are judged with it. Return how many it has.
 
-        Those that had none and have one by now stay, unless it is one of the slices: no state counts them.
-
-        Args:
-            counted: the files that the stream has counted.
+        A slice that a gate refuses stays as it was, and so do the rows that would be judged with it.
         """
-        writer = self._group.quarantine
-        # A slice that a gate refuses stays as it was, and so do the rows that would be judged with it.
-        going = [slice_ for slice_ in work.slices if not self._stays(work.run.refused_slices.get(slice_, {}))]
-        kept = rows_of_other_slices(self._group, work.rejected.get(NO_SLICE), going, counted)
-        done = {}
-        for slice_ in (NO_SLICE, *work.slices):
-            if self._stays(work.run.refused_slices.get(slice_, {})):
-                continue
-            rows = work.rejected.get(slice_)
-            if writer.table.exists() or rows is not None:
-                writer.prepare(table_columns())
-            if rows is None and not self._holds_rejected(writer.table, slice_):
-                continue
-            rows = writer.empty() if rows is None else of_group(rows, self._group.name)
-            if slice_ == NO_SLICE and kept is not None:
-                rows = with_rows(rows, kept)
-            received, files = work.counts.get(slice_, (0, frozenset()))
-            # Batches that refuse nothing leave no commit here: files of those since the last one are claimed, too.
-            given = _SliceRows(slice_, received, files, rows, streamed=self._judged(writer.table))
-            self._write(writer, NAME, given)
-            done[slice_] = rows.num_rows
-        return done
+        if self._stays(work.run.refused_slices.get(slice_, {})):
+            return 0
+        if slice_ in work.held.slices:
+            work.held = work.held.without(slice_)
+            self._commit_rejected(work, NO_SLICE)
+        return self._commit_rejected(work, slice_)
+
+    def _commit_rejected(self, work: _Pass, slice_: str) -> int:
+        """Commit the rejected rows of a slice in place of those that quarantine holds of it. Malformed ones have no slice.
+
+        Those that had none and have one by now stay until that one is replaced: no state counts them.
+        """
+        writer, rows = self._group.quarantine, work.rejected.get(slice_)
+        if writer.table.exists() or rows is not None:
+            writer.prepare(table_columns())
+        if rows is None and not self._holds_rejected(writer.table, slice_):
+            return 0
+        rows = writer.empty() if rows is None else of_group(rows, self._group.name)
+        if slice_ == NO_SLICE:
+            rows = work.held.beside(rows)
+        received, files = work.counts.get(slice_, (0, frozenset()))
+        # Batches that refuse nothing leave no commit here: files of those since the last one are claimed, too.
+        given = _SliceRows(slice_, received, files, work.name, rows, streamed=self._judged(writer.table))
+        self._write(writer, NAME, given)
+        return rows.num_rows
 
     def _judged(self, quarantine: StateTable) -> frozenset[str]:
         """Return the files (as `file_key`) up to the last batch that has rejected rows.
