@@ -22,6 +22,8 @@ from tests.lakes import removed
 
 _TOO_LATE = ("LateWriterError", "LeaseLostError", "LockedError", "SliceOfMapError")
 """How a run may end that another one has overtaken; a map takes no slice once a stream has written it."""
+_BEHIND = ("CheckpointBehindError", "OtherCheckpointError")
+"""How a start is refused whose checkpoint is older than what it wrote."""
 _FOLLOWED = {"catch_up": "catch-up", "backfill": "backfill"}
 """Runs whose moments the model follows, with the name of each."""
 
@@ -37,6 +39,7 @@ def fresh(play: Play, group: int = 0, then: str = "refuse") -> None:
     copied(folder, aside)
     removed(folder)
     found.epoch, found.first, found.planned, found.finished, found.poison, found.skipped = 0, 0, [], 0, set(), set()
+    found.lost = set()
     outcome = play.world.run(play.catching_up(on_fresh_checkpoint=then))
     play.follow(play.streams(on_fresh=then), outcome, f"fresh checkpoint, {then}")
     if then == "refuse" and outcome.error is not None and found.fresh:
@@ -49,7 +52,7 @@ def _restored(group: Group, said: Group) -> None:
     for name in ("epoch", "first", "finished"):
         setattr(group, name, getattr(said, name))
     group.planned, group.poison, group.skipped = list(said.planned), set(said.poison), set(said.skipped)
-    group.known = set(said.known)
+    group.known, group.lost = set(said.known), set(said.lost)
 
 
 def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
@@ -63,7 +66,7 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
     must = said.epoch != found.epoch or any(
         sink.last >= said.first + len(said.planned) for sink in play.model.sinks(found)
     )
-    _brought_back(play, found, path, play.world.checkpoint(found.name), must, lambda: _restored(found, said))
+    _brought_back(play, found, path, play.world.checkpoint(found.name), _End(must), lambda: _restored(found, said))
 
 
 def older_spark(play: Play, group: int = 0, back: int = 1) -> None:
@@ -85,11 +88,14 @@ def older_spark(play: Play, group: int = 0, back: int = 1) -> None:
     must = any(txid >= planned for txid in closed | held | found.replayed)
 
     def take() -> None:
+        found.lost |= {txid for txid in found.poison | found.skipped if txid >= planned}
         found.planned, found.finished = list(said.planned), said.finished
         found.poison = {txid for txid in found.poison if txid < planned}
         found.skipped = {txid for txid in found.skipped if txid < planned}
 
-    _brought_back(play, found, path / "spark", play.world.checkpoint(found.name) / "spark", must, take)
+    # Who is not refused goes on: no other error than those of the source, and of other groups, is rightful.
+    end = _End(must, _BEHIND)
+    _brought_back(play, found, path / "spark", play.world.checkpoint(found.name) / "spark", end, take)
 
 
 def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
@@ -110,11 +116,24 @@ def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
         for name in ("entries", "txids", "slices", "claims", "as_of", "epochs", "replays", "replayed"):
             setattr(sink, name, getattr(mine, name))
 
-    _brought_back(play, group, path, play.world.lake.state_path(sink.name), must, take)
+    _brought_back(play, group, path, play.world.lake.state_path(sink.name), _End(must), take)
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a start ends behind what was brought back.
+
+    Attributes:
+        must: it is refused.
+        errors: by one of these; where it must not be, it goes on. None: by any, and else it may be.
+    """
+
+    must: bool
+    errors: tuple[str, ...] | None = None
 
 
 def _brought_back(
-    play: Play, group: Group, copy: Place | None, folder: Place, must: bool, take: Callable[[], None]
+    play: Play, group: Group, copy: Place | None, folder: Place, end: _End, take: Callable[[], None]
 ) -> None:
     """Put a group's copy in its place, and start the flow: it is refused (and the folder as it was put back), or goes on."""
     aside, world = play.world.copies / "aside", play.world
@@ -124,10 +143,11 @@ def _brought_back(
         copied(copy, folder)
     world.lake = type(world.lake)(world.lake.root)
     outcome = world.run(play.catching_up())
-    if must and outcome.error is None:
+    if end.must and outcome.error is None:
         raise Difference("an older copy brought back", "no error", "refused at the start")
-    if outcome.error is not None and (must or not isinstance(outcome.error, PoisonBatchError)):
-        refused = play.streams_before(group, type(outcome.error).__name__)
+    may = end.errors is None and not isinstance(outcome.error, PoisonBatchError)
+    if outcome.error is not None and (end.must or may or play.may_refuse(outcome)):
+        refused = play.streams_before(group, *(end.errors or (type(outcome.error).__name__,)))
         play.follow(refused, outcome, "an older copy brought back, refused")
         put_back(aside, folder)
         world.lake = type(world.lake)(world.lake.root)

@@ -181,6 +181,8 @@ class Group:
     skipped: set[int] = field(default_factory=set)
     replayed: set[int] = field(default_factory=set)
     """Poison batches of which a replay has put rows into a state, or behind a gate that refused them for themselves."""
+    lost: set[int] = field(default_factory=set)
+    """Poison or skipped batches whose plans are lost: quarantine has their rows until one of them comes, or one before."""
     known: set[str] = field(default_factory=set)
     """The states with which the stream has begun: who said `continue` once is not asked again."""
     window: int = 0
@@ -245,7 +247,7 @@ class Group:
         """A copy of all but the states and files: what a copy of the checkpoint keeps."""
         twin = copy.copy(self)
         twin.planned, twin.poison, twin.skipped = list(self.planned), set(self.poison), set(self.skipped)
-        twin.known = set(self.known)
+        twin.known, twin.lost = set(self.known), set(self.lost)
         return twin
 
 
@@ -382,6 +384,7 @@ class Model:
             if done == max_batches:
                 return
             txid = group.first + group.finished
+            self._forget_lost(group, txid)
             if txid not in group.skipped:
                 yield from self._batch(group, txid)
             group.finished += 1
@@ -441,7 +444,13 @@ class Model:
     def waits(self, one: Refused) -> bool:
         """Whether a refused row is of a poison batch that is tried again, unless it is left out."""
         group = next(group for group in self.groups if group.name == one.group)
-        return one.stage == "batch" and one.txid in group.poison
+        return one.stage == "batch" and one.txid in group.poison | group.lost
+
+    def _forget_lost(self, group: Group, txid: int) -> None:
+        """Forget what came of a batch by a plan that is lost, and of those behind it: their rows come again, with any of them."""
+        for one in [lost for lost in group.lost if lost >= txid]:
+            self._forget(group, one)
+            group.lost.discard(one)
 
     def _forget(self, group: Group, txid: int) -> None:
         self.refused = [one for one in self.refused if (one.group, one.stage, one.txid) != (group.name, "batch", txid)]

@@ -96,7 +96,7 @@ class Play:
         Raises:
             Difference
         """
-        if self._may_refuse(outcome):
+        if self.may_refuse(outcome):
             for _ in zip(outcome.events, steps, strict=False):
                 pass
             return
@@ -116,7 +116,7 @@ class Play:
         self.same_end(what, outcome, refusal)
         self._same_events(what, outcome.events, wanted)
 
-    def _may_refuse(self, outcome: Outcome) -> bool:
+    def may_refuse(self, outcome: Outcome) -> bool:
         """Whether a run was refused, before it wrote a row, for its source's files were rewritten; or met one that is gone."""
         if isinstance(outcome.error, LostRowsError):
             return any(group.rewritten for group in self.model.groups)
@@ -146,11 +146,11 @@ class Play:
         for group in self.model.groups:
             yield from self._stream(group, on_fresh=on_fresh, max_batches=max_batches)
 
-    def streams_before(self, refused: Group, error: str) -> Iterator[Event]:
+    def streams_before(self, refused: Group, *errors: str) -> Iterator[Event]:
         """The steps of a catch-up that refuses a group: those of the groups ahead of it."""
         for group in self.model.groups:
             if group is refused:
-                raise Refusal(error)
+                raise Refusal(*errors)
             yield from self._stream(group)
 
     def _stream(self, group: Group, **given: Any) -> Iterator[Event]:
