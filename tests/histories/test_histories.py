@@ -38,6 +38,7 @@ LONG = {
     "backfill_behind_a_planned_first_batch",
     "frozen_writer_behind_poison",
     "fold_of_a_value_added_later",
+    "two_skipped_batches_whose_plans_are_lost",
 }
 # Of `make test`: fixed ones of eight operations, among them a writer that freezes and a killed backfill of a table. Windows, the
 # first of which takes a new JVM most of a minute, have `found/2_windows_cut_at_commits`.
