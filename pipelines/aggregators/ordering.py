@@ -56,9 +56,12 @@ def _rare(value: Any) -> OrderKey:
 
 
 def foremost(value: Any, greatest: bool) -> OrderKey | None:
-    """Return the key of a field to sort events by: of several values the least, or the greatest; None where there is none."""
+    """Return the key of a field to sort events by: of several values the least, or the greatest; None where there is none.
+
+    A null among several is none of them.
+    """
     if isinstance(value, SEVERAL):
-        return (max if greatest else min)(map(order_key, value), default=None)
+        return (max if greatest else min)((order_key(one) for one in value if one is not None), default=None)
     return None if value is None else order_key(value)
 
 

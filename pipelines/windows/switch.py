@@ -33,6 +33,7 @@ class SwitchBuffer(Window):
 
     __slots__ = (
         "_age",
+        "_asked",
         "_at",
         "_close",
         "_evict",
@@ -52,6 +53,8 @@ class SwitchBuffer(Window):
         self._open, self._evict, self._close = map(_Reached.of, (operation.open, operation.evict, operation.close))
         self._lifetime = operation.idle_millis
         self._age, self._keep = operation.evict.age, operation.evict.stores
+        # Whether it is ever asked how near to each other events were: of an unshut gate the clocks would never leave.
+        self._asked = self._open.within is not None and bool(self._evict.events or self._evict.ticks is not None)
         self._stopped = False
         self._passed: deque[int] = deque()
         self._open_count = self._stopped_count = self._full_ticks = 0
@@ -75,6 +78,10 @@ class SwitchBuffer(Window):
             self._before(event)
         if self._stopped:
             return NOTHING
+        if not self._asked:
+            # Of an earlier release some may be there.
+            self._passed.clear()
+            return (event,)
         if self._keep and len(self._passed) >= self._keep:
             self._passed.popleft()
         self._passed.append(now)

@@ -102,6 +102,12 @@ def test_several_values_of_a_sort_field() -> None:
     assert values(run(SortWindow((("v", True),), "tumbling", trigger=COUNT(3)), script)) == [[5, 1], 3, []]
 
 
+@pytest.mark.parametrize(("desc", "order"), [(False, ["c", "b", "a", "d"]), (True, ["b", "c", "a", "d"])])
+def test_a_null_among_several_values_is_none_of_them(desc: bool, order: list[str]) -> None:
+    script = [{"k": "a", "v": [None]}, {"k": "b", "v": [3, None]}, {"k": "c", "v": [1]}, {"k": "d"}]
+    assert values(run(SortWindow((("v", desc),), "tumbling", 0, COUNT(4), False), script), "k") == order
+
+
 def test_sort_window_expires() -> None:
     operation = SortWindow((("v", False),), "tumbling", trigger=COUNT(2), window_evict_millis=1000)
     assert values(run(operation, [{"v": 1}, {"v": 2, "timestamp": 1000}, {"v": 0, "timestamp": 1999}])) == [0, 2]

@@ -120,3 +120,20 @@ def test_ticks_of_a_gap_at_once(gap: int) -> None:
     closed = [(event.timestamp // 1000 % 6) in (4, 5) for event, _, _ in at_once]
     there = {event["n"] for event, _, _ in run(operation, ticked)}
     assert [event["n"] not in there for event, _, _ in at_once] == closed
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        SwitchWindow(DELTA(1), COUNT(0), TIME(2)),
+        SwitchWindow(COUNT(0), COUNT(0), TIME(2)),
+        SwitchWindow(COUNT(0), TIME(9), TIME(2)),
+        SwitchWindow(TIME(100), COUNT(9), COUNT(0)),
+        SwitchWindow(DELTA(1), DELTA(0), TIME(2)),
+    ],
+    ids=str,
+)
+def test_a_gate_keeps_no_clocks_that_nothing_asks_for(operation: SwitchWindow) -> None:
+    windows = KeyedWindows(operation, context())
+    assert len(windows.feed(*items({"n": n} for n in range(100)))) == 100
+    assert [window.save()["passed"] for window in windows] == [[]]
