@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from pipelines import Lake, Runtime
+from pipelines.errors import PoisonBatchError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.report import BatchReport
-from pipelines.quality import drop
-from pipelines.sources import FixedBatches
-from pipelines.trident import Count, DeltaState, MapGet, TridentTopology
+from pipelines.quality import drop, fail
+from pipelines.sources import FixedBatches, PythonSource
+from pipelines.trident import OPAQUE, Count, DeltaState, MapGet, TridentTopology
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +129,56 @@ def test_another_verdict_is_noticed_before_a_state_commits(
 
     assert found(lake, "rows") == {"rows": [2], "quarantine": [3]}
     assert (batch.attempt, len(lake.state("rows").commits.batches())) == (1, 1)
+
+
+class Forgetful(DataSource):
+    """Gives a row below 0 the first time alone that it is read."""
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return ForgetfulStream(Path(self.options["read"]))
+
+
+class ForgetfulStream(DataSourceStreamReader):
+    def __init__(self, seen: Path) -> None:
+        self.seen = seen
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: Any) -> Iterator[tuple[int, int]]:
+        again = self.seen.exists()
+        self.seen.touch()
+        yield 1, 1
+        if not again:
+            yield 2, -1
+
+
+def test_a_source_that_gives_other_rows_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    source = PythonSource(Forgetful, "v bigint, w bigint", transactional=False, read=tmp_path / "read")
+    topology.new_stream("s", source).gate(POSITIVE).partition_persist(DeltaState("rows", kind=OPAQUE))
+
+    Runtime(spark, lake).catch_up(topology)
+
+    assert found(lake, "rows") == {"rows": [1], "quarantine": [2]}
+
+
+def test_the_rows_of_a_poison_batch_are_those_that_failed(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    source = PythonSource(Forgetful, "v bigint, w bigint", transactional=False, read=tmp_path / "read")
+    checked = topology.new_stream("s", source).gate(fail(POSITIVE.expectation, **POSITIVE.kwargs))
+    checked.partition_persist(DeltaState("rows", kind=OPAQUE))
+
+    with pytest.raises(PoisonBatchError):
+        Runtime(spark, lake).catch_up(topology)
+
+    assert found(lake)["quarantine"] == [1, 2]
 
 
 @pytest.mark.parametrize("first", [True, False])
