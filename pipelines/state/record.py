@@ -56,7 +56,8 @@ class BatchRecord(BaseModel):
         folded_before: for `compaction` of a log state: rows of lower txids are folded since.
         clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
         replay: for `replay`: its number in the flow, which is also the version of its transaction id.
-        read: for `slice`: by name the version of each sliced table of another flow that it was made of.
+        read: for `slice`: by name the version of each sliced table of another flow that it was made of. For `batch`: of each
+            table of another flow that its state queries asked.
         windows: where windows run in the batch, the file with their state behind it (`file`), the hash of its bytes (`hash`),
             whose they are (`query`), and how far the clock of each origin of their events had come (`clocks`, as JSON).
         group: in quarantine, which all batch groups of a flow share: whose rows the commit is about (null in those of earlier

@@ -19,7 +19,7 @@ from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.report import BatchReport
 from pipelines.quality import drop, fail
 from pipelines.sources import FixedBatches, PythonSource
-from pipelines.trident import OPAQUE, Count, DeltaState, MapGet, TridentTopology
+from pipelines.trident import OPAQUE, Count, DeltaState, MapGet, Max, TridentTopology
 
 pytestmark = pytest.mark.slow
 
@@ -129,6 +129,59 @@ def test_another_verdict_is_noticed_before_a_state_commits(
 
     assert found(lake, "rows") == {"rows": [2], "quarantine": [3]}
     assert (batch.attempt, len(lake.state("rows").commits.batches())) == (1, 1)
+
+
+def dims(batches: list[list[tuple[int, int]]]) -> TridentTopology:
+    topology = TridentTopology("other")
+    stream = topology.new_stream("d", FixedBatches("k bigint, w bigint", batches))
+    stream.group_by("k").persistent_aggregate(DeltaState("dims"), Max("w"), "w")
+    return topology
+
+
+def looked_up(*, waves: bool) -> TridentTopology:
+    """Return a flow that takes the rows that another flow's state knows."""
+    topology = TridentTopology("flow")
+    stream = topology.new_stream("s", FixedBatches("v bigint", [[(1,), (2,)]]))
+    known = stream.state_query("dims", "v", MapGet(), "w")
+    kept = known.gate(drop("expect_column_values_to_not_be_null", column="w"))
+    counts = kept.group_by("v").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    if waves:
+        kept.state_query(counts, "v", MapGet(), "n").partition_persist(DeltaState("seen"))
+    return topology
+
+
+def test_all_waves_of_a_batch_read_one_version_of_another_flow(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(dims([[(2, 5)]]))
+
+    def other(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "counts"):
+            Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
+
+    Runtime(spark, lake, listeners=[other]).catch_up(looked_up(waves=True))
+
+    assert found(lake, "counts", "seen") == {"counts": [2], "seen": [2], "quarantine": [1]}
+
+
+def test_a_replay_reads_the_version_that_the_first_life_read(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(dims([[(2, 5)]]))
+    flow = looked_up(waves=False)
+
+    def stop(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "counts"):
+            raise StopError
+
+    with pytest.raises(StopError):
+        Runtime(spark, lake, listeners=[stop]).catch_up(flow)
+    Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
+    Runtime(spark, lake).catch_up(flow)
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
+
+
+class StopError(BaseException):
+    pass
 
 
 class Forgetful(DataSource):

@@ -15,6 +15,8 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
+from pipelines import logs
+from pipelines.errors import ReadPointError, UnknownStateError
 from pipelines.execution.batch.accounts import HASH, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, now, watermark_of, with_clock
 from pipelines.execution.batch.commits import Announced, computed, computed_together, own_rows, prepared, with_hashes
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from pipelines.execution.events.hooks import Listener
     from pipelines.state.sums import Room
     from pipelines.state.table import StateTable
+
+logger = logs.logger(__name__)
 
 # Up to so many rows per commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
 # At 500,000 rows of a key and a count both ways take about as long on two cores; fewer rows favour the driver.
@@ -99,6 +103,7 @@ class _Attempt:
         runs: the evaluations of the plan, each with the rows that it left out.
         received: what each state's part of the plan took in.
         windowed: what the windows that run in the batch have made.
+        read: by name the version of each other flow's table that the plan has asked, or a first life of the batch.
         judged: verdicts that hold for all of the runs.
         complete: whether one run passes all gates and makes all states.
         refused: what quarantine leaves out and what it gets, where that was worked out before the first commit.
@@ -112,6 +117,7 @@ class _Attempt:
     runs: list[tuple[Claims, PlanRun]] = field(default_factory=list)
     received: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     windowed: Windowed | None = None
+    read: dict[str, int] = field(default_factory=dict)
     judged: Judged = field(default_factory=Judged)
     complete: bool = False
     refused: tuple[Claims, pa.Table | None] | None = None
@@ -147,7 +153,7 @@ class StreamBatch:
             # An opaque state would take it again, though nobody replays what is done.
             raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has taken or finished it")
         known = {sink.name: self._known(sink, last[sink.name], batch.txid) for sink in self._group.sinks}
-        attempt = _Attempt(batch, sources, position, known)
+        attempt = _Attempt(batch, sources, position, known, read=self._read_before(known, batch.txid))
         try:
             skipped = self._commit_all(attempt)
             counts = attempt.runs[0][1].counts
@@ -221,7 +227,7 @@ class StreamBatch:
             return self._watermark(sink, sink.clocks_before(batch.txid))
 
         reads = Reads(
-            partial(self._state_as_of, batch.txid),
+            partial(self._state_as_of, attempt),
             self._emitted,
             partial(self._base, batch.txid),
             watermark,
@@ -240,16 +246,41 @@ class StreamBatch:
         own = _versions_of(table, txid)
         return Base(*around_own(table, own if table.declared.kind == TRANSACTIONAL else (), behind=False))
 
-    def _state_as_of(self, txid: int, name: str, behind: bool) -> tuple[StateTable, int | None]:
+    def _state_as_of(self, attempt: _Attempt, name: str, behind: bool) -> tuple[StateTable, int | None]:
         """Return the table of a state query and the version to read.
 
         A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
         its commit), else as of what was there before the batch: a replay reads what the first attempt read. A state of
-        others is read at its last version.
+        others is read at the version that was its last when the batch asked it first.
         """
         table = self._group.lake.state(name)
-        own = _versions_of(table, txid)
-        return around_own(table, own if any(sink.name == name for sink in self._group.sinks) else (), behind)
+        if any(sink.name == name for sink in self._group.sinks):
+            return around_own(table, _versions_of(table, attempt.batch.txid), behind)
+        if name not in attempt.read:
+            attempt.read[name] = table.version()
+        return table, attempt.read[name]
+
+    def _read_before(self, known: Mapping[str, bool], txid: int) -> dict[str, int]:
+        """Return the versions of other flows' tables that the states which hold the batch were made of, if they are kept."""
+        read: dict[str, int] = {}
+        for sink in self._group.sinks:
+            if known[sink.name]:
+                for commit in sink.table.commits.batches():
+                    own = commit.record if commit.txid == txid else None
+                    read |= (own.read if own is not None else None) or {}
+        return {name: version for name, version in read.items() if self._is_kept(name, version)}
+
+    def _is_kept(self, name: str, version: int) -> bool:
+        table = self._group.lake.state(name)
+        try:
+            # The versions of a table that was made again mean nothing.
+            if version > table.version():
+                return False
+            table.scan(version=version, where="false")
+        except (ReadPointError, UnknownStateError) as error:
+            logger.warning("batch reads a later version", state=name, version=version, reason=str(error))
+            return False
+        return True
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -449,6 +480,7 @@ class StreamBatch:
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
             gates=self._group.gates,
+            read=dict(attempt.read) or None,
             clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
             windows=named.shown(self._group.name) if named is not None else None,
         )
