@@ -58,7 +58,8 @@ class BatchRecord(BaseModel):
         replay: for `replay`: its number in the flow, which is also the version of its transaction id.
         backfill: for `slice`: the name of the pass of a backfill that has made it, the same in states and in quarantine; null in
             those of earlier releases.
-        read: for `slice`: by name the version of each sliced table of another flow that it was made of.
+        read: for `slice`: by name the version of each sliced table of another flow that it was made of. For `batch`: of each
+            table of another flow that its state queries asked.
         windows: where windows run in the batch, the file with their state behind it (`file`), the hash of its bytes (`hash`),
             whose they are (`query`), and how far the clock of each origin of their events had come (`clocks`, as JSON).
         group: in quarantine, which all batch groups of a flow share: whose rows the commit is about (null in those of earlier

@@ -145,7 +145,9 @@ def test_a_backfill_that_was_overtaken_leaves_quarantine_alone(
         runner._look(())
         list(
             runner._commit(
-                SimpleNamespace(name="one", slices=("d1",), rejected={"d1": rows}, counts=counts, run=run), (), last=True
+                SimpleNamespace(name="one", slices=("d1",), rejected={"d1": rows}, counts=counts, run=run),
+                (),
+                last=True,
             )
         )
 

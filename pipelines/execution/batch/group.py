@@ -20,6 +20,7 @@ from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
+from pipelines.planner.repeats import may_differ
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
 from pipelines.sources.files import TextFiles
@@ -109,6 +110,7 @@ class BatchGroup:
         self.sources = GroupSources(spouts)
         self.first_gate: FirstGate | None = None
         self._gates: dict[int, tuple[str, CompiledGate]] = {}
+        self._differs: dict[int, bool] = {}
         self._sampled: dict[int, float] = {}
         self._check_slices()
         self.reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
@@ -356,6 +358,12 @@ class BatchGroup:
             own = [name for name in node.fields if name not in events.COLUMNS]
             self._gates[node.id] = (key, compile_gate(node.gate, schema, own))
         return self._gates[node.id][1]
+
+    def may_differ(self, node: nodes.Node, frame: DataFrame) -> bool:
+        """Return whether the rows at a node may be others when a batch is worked out again. Spark is asked once per node."""
+        if node.id not in self._differs:
+            self._differs[node.id] = may_differ(frame)
+        return self._differs[node.id]
 
     def may_sample(self, gate: int, result: GateResult) -> bool:
         """Return whether to read a stream's batch again for some of the rows that a gate only warned of.

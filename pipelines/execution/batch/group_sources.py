@@ -67,8 +67,12 @@ class GroupSources:
 
     @property
     def kept(self) -> bool:
-        """Return whether a batch must be computed once and kept: several parts read it, or windows have moved on behind it."""
-        return len(self.spouts) > 1 or bool(self.channels)
+        """Return whether a batch must be computed once and kept.
+
+        Several parts read it, or windows have moved on behind it, or the source gives other rows when it is read again.
+        """
+        opaque = any(not spout.source.transactional for spout in self.spouts)
+        return opaque or len(self.spouts) > 1 or bool(self.channels)
 
     @property
     def rejected(self) -> str:

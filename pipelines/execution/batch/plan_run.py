@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pipelines.errors import BatchError
 from pipelines.execution.batch.accounts import HASH, row_hash, xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
-from pipelines.execution.batch.quarantine import rejected_by_gate, rejected_by_source
+from pipelines.execution.batch.quarantine import rejected_by_gate, rejected_by_source, violated
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.compile import Compiler
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from pipelines.state.table import StateTable
 
 RECEIVED, REJECTED, XOR = "received", "refused", "xor"
+_RULES = "_rules"
+"""int: how many checks a rejected row violates, by which it is counted again; 0 for what was rejected before the gates."""
+
+_LeftOut = frozenset[tuple[str, frozenset[str]]]
 
 # Spark delivers an observation on its listener bus, normally within milliseconds of the action's end.
 _OBSERVATION_SECONDS = 30.0
@@ -79,6 +83,14 @@ def around_own(table: StateTable, own: Sequence[int], behind: bool) -> tuple[Sta
     return table, (own[-1] if behind else own[0] - 1) if own else None
 
 
+@dataclass
+class Judged:
+    """Verdicts that hold for all runs of one attempt."""
+
+    gates: dict[tuple[int, _LeftOut], tuple[PlanRun, _PassedGate]] = field(default_factory=dict)
+    sources: dict[int, DataFrame] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Reads:
     """Reads of a plan beside its sources.
@@ -89,6 +101,8 @@ class Reads:
         base: gives what a map state held before the batch; None: map states start from nothing.
         watermark: gives the watermark of a channel before the batch, in ms; None: no event is late.
         heard: what watermark rows of a bounded run say, by origin.
+        judged: the gates that rows passed in this attempt whose verdict might be another one the next time, by node and rows
+            left out, each with the run that judged; by spout the source's rows for which that holds.
     """
 
     state: Callable[[str, bool], tuple[StateTable, int | None]]
@@ -96,6 +110,7 @@ class Reads:
     base: Callable[[str], Base] | None = None
     watermark: Callable[[str], int | None] | None = None
     heard: Mapping[str, int] = field(default_factory=dict)
+    judged: Judged = field(default_factory=Judged)
 
 
 @dataclass
@@ -142,6 +157,7 @@ class PlanRun:
         self._counts: dict[str, Any] | None = None
         self._first_gate: FirstGate | None = None
         self.gates: dict[int, _PassedGate] = {}
+        self._left_out: _LeftOut = frozenset()
         self.watermark = reads.watermark or _no_watermark
         self.refused_slices: dict[str, dict[int, str]] = {}
         self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
@@ -159,11 +175,20 @@ class PlanRun:
             return self._cache(source)
         # A batch of several sources is kept, so `counts` has them for the price of a small job; an observation
         # would be waited for in vain where a result does not need every source.
-        return source
+        return self._same_each_time(spout, source)
+
+    def _same_each_time(self, spout: nodes.SpoutNode, rows: DataFrame) -> DataFrame:
+        """Keep a source's rows whose slice, or verdict at the first gate, might be another one the next time."""
+        if not self.group.may_differ(spout, rows):
+            return rows
+        judged = self._reads.judged.sources
+        if spout.id not in judged:
+            judged[spout.id] = self._cache(rows)
+        return judged[spout.id]
 
     def _observed(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
         self._observation = Observation()
-        rows = self.group.marked(source)
+        rows = self._same_each_time(spout, self.group.marked(source))
         self._first_gate = self.group.first_gate
         return rows.observe(self._observation, *self._observed_counters(spout))
 
@@ -205,7 +230,7 @@ class PlanRun:
             given: frames that are there already, by node.
             siblings: persists that get one frame, with the rows of all.
         """
-        good = {}
+        good, self._left_out = {}, frozenset(left_out.items())
         for spout in self.group.spouts:
             fields = [*spout.fields, SLICE_COLUMN] if self.group.sources.sliced else list(spout.fields)
             if self._first_gate is not None and not left_out:
@@ -264,6 +289,9 @@ class PlanRun:
             first = self._first_gate.compiled
             self.gates[node.id] = _PassedGate(first, frame, self._observation)
             return first.kept(frame)
+        judged = self._judged_before(node)
+        if judged is not None:
+            return judged
         compiled = self.group.compiled_gate(node, frame)
         bounded = self.slices is not None and SLICE_COLUMN in frame.columns
         annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())
@@ -272,17 +300,32 @@ class PlanRun:
             kept = compiled.kept(self._judge_slices(node, passed))
             passed.results = with_samples(compiled, passed.annotated, passed.results, node.fields, SLICE_COLUMN)
             return kept
-        if compiled.needs_cut:
+        differs = bool(compiled.drop_names) and self.group.may_differ(node, annotated)
+        if differs:
+            self._reads.judged.gates[node.id, self._left_out] = self, passed
+        if compiled.needs_cut or differs:
             passed.annotated = self._cache(annotated)
+        if compiled.needs_cut:
             result = passed.results[self.label] = compiled.judge(passed.annotated)
             result.raise_if_refused(self.label)
             return compiled.kept(passed.annotated)
         passed.observation = Observation()
-        return compiled.kept(annotated.observe(passed.observation, *compiled.metrics()))
+        return compiled.kept(passed.annotated.observe(passed.observation, *compiled.metrics()))
+
+    def _judged_before(self, node: nodes.GateNode) -> DataFrame | None:
+        """Return what has passed a gate by a verdict that holds for the whole attempt; None: there is none."""
+        run, passed = self._reads.judged.gates.get((node.id, self._left_out), (self, None))
+        if passed is None:
+            return None
+        self.gates[node.id] = passed
+        if run is not self:
+            # The rows do not come from the source again, so this run's own count may never be told.
+            self._counts = dict(run.counts)
+        return passed.compiled.kept(passed.annotated)
 
     def _judge_slices(self, node: nodes.GateNode, passed: _PassedGate) -> DataFrame:
         compiled = passed.compiled
-        if compiled.needs_cut:
+        if compiled.needs_cut or (compiled.drop_names and self.group.may_differ(node, passed.annotated)):
             passed.annotated = self._cache(passed.annotated)
         for row in passed.annotated.groupBy(SLICE_COLUMN).agg(*compiled.metrics()).collect():
             own = passed.annotated.where(F.col(SLICE_COLUMN) == row[SLICE_COLUMN])
@@ -388,19 +431,34 @@ class PlanRun:
             return passed.count()
         return observed(observation, passed.count)
 
-    def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:
-        """Return the rows that the source's format or a gate rejected, or None if there are none. Two passes only if needed."""
+    def rejected_rows(self, left_out: Mapping[str, frozenset[str]]) -> pa.Table | None:
+        """Return the rows that the source's format or a gate rejected, or None if there are none. Two passes only if needed.
+
+        Raises:
+            BatchError: they are others than those that were counted on the way to the states.
+        """
         parts: list[DataFrame] = []
         if self.slices is not None or self.counts[REJECTED]:
             for spout in self.group.spouts:
                 marked = without(self._marked[spout.id], left_out).where(F.expr(self.group.sources.rejected))
-                parts.append(rejected_by_source(marked, spout))
+                parts.append(rejected_by_source(marked, spout, [F.lit(0).alias(_RULES)]))
+        counted = 0
         for node_id, passed in self.gates.items():
-            name = passed.compiled.gate.name
-            if passed.compiled.drop_names and self._dropped(passed):
-                dropped = passed.compiled.dropped(passed.annotated)
-                parts.append(rejected_by_gate(dropped, name, passed.compiled.drop_names, self._fields(node_id)))
-        return reduce(DataFrame.unionByName, parts) if parts else None
+            name, drops = passed.compiled.gate.name, passed.compiled.drop_names
+            if drops and (found := self._dropped(passed)):
+                counted += found
+                dropped, rules = passed.compiled.dropped(passed.annotated), violated(drops).alias(_RULES)
+                parts.append(rejected_by_gate(dropped, name, drops, self._fields(node_id), [rules]))
+        if not parts:
+            return None
+        rows = reduce(DataFrame.unionByName, parts).toArrow()
+        again = sum(rows[_RULES].to_pylist())
+        if again != counted:
+            raise BatchError(
+                f"{self.label}: the gates rejected rows for {counted} violated check(s), and for {again} when they were asked for",
+                hint="let functions and conditions in front of a gate give the same for the same row, or try again",
+            )
+        return rows.drop_columns([_RULES])
 
     def _dropped(self, passed: _PassedGate) -> int:
         self._result(passed, self.label)

@@ -108,7 +108,7 @@ def as_json(fields: Sequence[str]) -> Column:
     return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), ROW_JSON)
 
 
-def rejected_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
+def rejected_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str | Column] = ()) -> DataFrame:
     """Return malformed records with their text, files that are not read, events without a time, rows with a date or time that
     is too far, and rows whose slice is none, or cannot be one.
 
@@ -173,7 +173,7 @@ def _behind(mark: str) -> Column:
 
 
 def rejected_by_gate(
-    dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str], also: Sequence[str] = ()
+    dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str], also: Sequence[str | Column] = ()
 ) -> DataFrame:
     """Return rows that a gate's drop checks rejected; `rule` names those of `drops` that do not hold.
 
@@ -181,7 +181,7 @@ def rejected_by_gate(
         also: further columns to keep.
     """
     slice_ = F.col(SLICE_COLUMN) if SLICE_COLUMN in dropped.columns else F.lit(UNSLICED)
-    rules = F.array_join(F.array_intersect(F.col(FAILED), F.array(*(F.lit(name) for name in drops))), ", ")
+    rules = F.array_join(_violated(drops), ", ")
     return dropped.select(
         F.lit(gate).alias("stage"),
         rules.alias("rule"),
@@ -192,6 +192,15 @@ def rejected_by_gate(
         slice_.alias(SLICE_COLUMN),
         *also,
     )
+
+
+def violated(drops: Sequence[str]) -> Column:
+    """Return how many of a gate's drop checks a row violates that was rejected by it."""
+    return F.size(_violated(drops))
+
+
+def _violated(drops: Sequence[str]) -> Column:
+    return F.array_intersect(F.col(FAILED), F.array(*(F.lit(name) for name in drops)))
 
 
 def rejected_batch(source: DataFrame, fields: Sequence[str], stream: str, reason: str) -> DataFrame:

@@ -15,11 +15,23 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
+from pipelines import logs
+from pipelines.errors import ReadPointError, UnknownStateError
 from pipelines.execution.batch.accounts import HASH, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, now, watermark_of, with_clock
 from pipelines.execution.batch.commits import Announced, computed, computed_together, own_rows, prepared, with_hashes
 from pipelines.execution.batch.group import BatchGroup, Sink
-from pipelines.execution.batch.plan_run import RECEIVED, REJECTED, XOR, Base, PlanRun, Reads, around_own, observed
+from pipelines.execution.batch.plan_run import (
+    RECEIVED,
+    REJECTED,
+    XOR,
+    Base,
+    Judged,
+    PlanRun,
+    Reads,
+    around_own,
+    observed,
+)
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import of_group, table_columns
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
@@ -46,6 +58,8 @@ if TYPE_CHECKING:
     from pipelines.execution.events.hooks import Listener
     from pipelines.state.sums import Room
     from pipelines.state.table import StateTable
+
+logger = logs.logger(__name__)
 
 # Up to so many rows per commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
 # At 500,000 rows of a key and a count both ways take about as long on two cores; fewer rows favour the driver.
@@ -89,6 +103,10 @@ class _Attempt:
         runs: the evaluations of the plan, each with the rows that it left out.
         received: what each state's part of the plan took in.
         windowed: what the windows that run in the batch have made.
+        read: by name the version of each other flow's table that the plan has asked, or a first life of the batch.
+        judged: verdicts that hold for all of the runs.
+        complete: whether one run passes all gates and makes all states.
+        rejected: what quarantine leaves out and what it gets, where that was worked out before the first commit.
     """
 
     batch: Batch
@@ -99,6 +117,10 @@ class _Attempt:
     runs: list[tuple[Claims, PlanRun]] = field(default_factory=list)
     received: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     windowed: Windowed | None = None
+    read: dict[str, int] = field(default_factory=dict)
+    judged: Judged = field(default_factory=Judged)
+    complete: bool = False
+    rejected: tuple[Claims, pa.Table | None] | None = None
 
 
 class StreamBatch:
@@ -131,14 +153,14 @@ class StreamBatch:
             # An opaque state would take it again, though nobody replays what is done.
             raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has taken or finished it")
         known = {sink.name: self._known(sink, last[sink.name], batch.txid) for sink in self._group.sinks}
-        attempt = _Attempt(batch, sources, position, known)
+        attempt = _Attempt(batch, sources, position, known, read=self._read_before(known, batch.txid))
         try:
             skipped = self._commit_all(attempt)
             counts = attempt.runs[0][1].counts
             for sink in self._group.sinks:
                 if sink.name in skipped and sink.writer.declared.kind == TRANSACTIONAL:
                     attempt.received |= self._received_before(sink, batch.txid)
-            quarantined = self._quarantine(attempt, counts, complete=not skipped and len(attempt.runs) == 1)
+            quarantined = self._quarantine(attempt, counts)
             self._account(batch, counts, attempt.commits, attempt.received)
             # Each wave passes gates of its own: the first run that has one tells it.
             gates: dict[str, dict[str, Any]] = {}
@@ -182,27 +204,36 @@ class StreamBatch:
         attempt.commits += [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
         for wave in self._group.waves:
             todo = tuple(sink for sink in wave if sink.name not in skipped)
-            for claimed, sinks in self._by_claims(todo, attempt.position):
-                run = self._plan_run(batch, attempt.sources)
+            by_claims = self._by_claims(todo, attempt.position)
+            attempt.complete = not skipped and len(self._group.waves) == len(by_claims) == 1
+            for claimed, sinks in by_claims:
+                run = self._plan_run(attempt)
                 attempt.runs.append((claimed, run))
                 done = self._commit(attempt, run, claimed, sinks)
                 attempt.received |= {commit.state: run.counts for commit in done}
                 attempt.commits += done
         if not attempt.runs:
-            attempt.runs.append(({}, self._plan_run(batch, attempt.sources)))
+            attempt.runs.append(({}, self._plan_run(attempt)))
             attempt.runs[0][1].count_now()
         return skipped
 
-    def _plan_run(self, batch: Batch, sources: Frames) -> PlanRun:
+    def _plan_run(self, attempt: _Attempt) -> PlanRun:
+        batch = attempt.batch
+
         def watermark(channel: str) -> int | None:
             if self._windows is not None and channel == self._windows.channel:
                 return self._windows.clock_before(batch.txid)
             sink = next(sink for sink in self._group.sinks if sink.name == channel)
             return self._watermark(sink, sink.clocks_before(batch.txid))
 
-        label = f"batch {batch.txid}"
-        reads = Reads(partial(self._state_as_of, batch.txid), self._emitted, partial(self._base, batch.txid), watermark)
-        return PlanRun(self._group, sources, label, reads, txid=batch.txid)
+        reads = Reads(
+            partial(self._state_as_of, attempt),
+            self._emitted,
+            partial(self._base, batch.txid),
+            watermark,
+            judged=attempt.judged,
+        )
+        return PlanRun(self._group, attempt.sources, f"batch {batch.txid}", reads, txid=batch.txid)
 
     def _base(self, txid: int, name: str) -> Base:
         """Return what a map state held before the batch, also where the batch is committed already.
@@ -215,16 +246,41 @@ class StreamBatch:
         own = _versions_of(table, txid)
         return Base(*around_own(table, own if table.declared.kind == TRANSACTIONAL else (), behind=False))
 
-    def _state_as_of(self, txid: int, name: str, behind: bool) -> tuple[StateTable, int | None]:
+    def _state_as_of(self, attempt: _Attempt, name: str, behind: bool) -> tuple[StateTable, int | None]:
         """Return the table of a state query and the version to read.
 
         A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
         its commit), else as of what was there before the batch: a replay reads what the first attempt read. A state of
-        others is read at its last version.
+        others is read at the version that was its last when the batch asked it first.
         """
         table = self._group.lake.state(name)
-        own = _versions_of(table, txid)
-        return around_own(table, own if any(sink.name == name for sink in self._group.sinks) else (), behind)
+        if any(sink.name == name for sink in self._group.sinks):
+            return around_own(table, _versions_of(table, attempt.batch.txid), behind)
+        if name not in attempt.read:
+            attempt.read[name] = table.version()
+        return table, attempt.read[name]
+
+    def _read_before(self, known: Mapping[str, bool], txid: int) -> dict[str, int]:
+        """Return the versions of other flows' tables that the states which hold the batch were made of, if they are kept."""
+        read: dict[str, int] = {}
+        for sink in self._group.sinks:
+            if known[sink.name]:
+                for commit in sink.table.commits.batches():
+                    own = commit.record if commit.txid == txid else None
+                    read |= (own.read if own is not None else None) or {}
+        return {name: version for name, version in read.items() if self._is_kept(name, version)}
+
+    def _is_kept(self, name: str, version: int) -> bool:
+        table = self._group.lake.state(name)
+        try:
+            # The versions of a table that was made again mean nothing.
+            if version > table.version():
+                return False
+            table.scan(version=version, where="false")
+        except (ReadPointError, UnknownStateError) as error:
+            logger.warning("batch reads a later version", state=name, version=version, reason=str(error))
+            return False
+        return True
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -295,6 +351,8 @@ class StreamBatch:
         for name, (rows, _) in results.items():
             check_texts(name, rows)
         rooms = {sink.name: self._room(attempt, sink, results) for sink in in_time[1:]}
+        if attempt.complete and len(results) == len(in_time):
+            self._reject(attempt, run, claimed)
         done = []
         for sink in in_time:
             if sink.name in results:
@@ -422,6 +480,7 @@ class StreamBatch:
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
             gates=self._group.gates,
+            read=dict(attempt.read) or None,
             clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
             windows=named.shown(self._group.name) if named is not None else None,
         )
@@ -489,36 +548,41 @@ class StreamBatch:
         self._sizes[sink.name] = rows
         return StateCommit(sink.name, version, rows, time.monotonic() - started)
 
-    def _quarantine(self, attempt: _Attempt, counts: Mapping[str, Any], *, complete: bool) -> int:
-        """Commit the rejected rows of the batch, unless a first life of the batch did. Return how many there are.
+    def _reject(self, attempt: _Attempt, run: PlanRun, claimed: Claims) -> None:
+        """Compute the rejected rows, if the run that makes the states has them: a fault there leaves no state ahead."""
+        if (self._group.last_gates or run.counts[REJECTED]) and self._claimed_rejected(attempt) == claimed:
+            attempt.rejected = claimed, run.rejected_rows(claimed)
 
-        Args:
-            complete: whether the attempt's one run passed all gates.
-        """
+    def _claimed_rejected(self, attempt: _Attempt) -> Claims | None:
+        """Return the rows that quarantine leaves out of the batch; None: it has the batch from a first life."""
+        writer = self._group.quarantine
+        if not writer.table.exists():
+            return {}
+        last = writer.committed(self._rejected_id)
+        if last is not None and last >= attempt.batch.txid:
+            return None
+        return claimed_rows(writer.table, attempt.position, self._group.name)
+
+    def _quarantine(self, attempt: _Attempt, counts: Mapping[str, Any]) -> int:
+        """Commit the rejected rows of the batch, unless a first life of the batch did. Return how many there are."""
         if not self._group.last_gates and not counts[REJECTED]:
             return 0
-        batch = attempt.batch
-        writer = self._group.quarantine
-        claimed: Claims = {}
-        if writer.table.exists():
-            last = writer.committed(self._rejected_id)
-            if last is not None and last >= batch.txid:
-                own = (c for c in writer.table.commits.batches() if c.group in (None, self._group.name))
-                return sum(c.rows for c in own if c.txid == batch.txid)
-            claimed = claimed_rows(writer.table, attempt.position, self._group.name)
-        run = next((run for known, run in attempt.runs if complete and known == claimed), None)
-        if run is not None:
-            return self._commit_quarantine(attempt, run, claimed, counts)
-        run = self._plan_run(batch, attempt.sources)
-        attempt.runs.append((claimed, run))
-        # No further than the gates: what a state held before the batch may have been vacuumed since.
-        for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
-            each.write.format("noop").mode("overwrite").save()
-        return self._commit_quarantine(attempt, run, claimed, counts)
+        if attempt.rejected is not None:
+            return self._commit_quarantine(attempt, attempt.rejected[1], counts)
+        claimed = self._claimed_rejected(attempt)
+        if claimed is None:
+            own = (c for c in self._group.quarantine.table.commits.batches() if c.group in (None, self._group.name))
+            return sum(c.rows for c in own if c.txid == attempt.batch.txid)
+        run = next((run for known, run in attempt.runs if attempt.complete and known == claimed), None)
+        if run is None:
+            run = self._plan_run(attempt)
+            attempt.runs.append((claimed, run))
+            # No further than the gates: what a state held before the batch may have been vacuumed since.
+            for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
+                each.write.format("noop").mode("overwrite").save()
+        return self._commit_quarantine(attempt, run.rejected_rows(claimed), counts)
 
-    def _commit_quarantine(self, attempt: _Attempt, run: PlanRun, claimed: Claims, counts: Mapping[str, Any]) -> int:
-        rejected = run.quarantine(claimed)
-        rows = rejected.toArrow() if rejected is not None else None
+    def _commit_quarantine(self, attempt: _Attempt, rows: pa.Table | None, counts: Mapping[str, Any]) -> int:
         if rows is None or not rows.num_rows:
             return 0
         self._group.quarantine.prepare(table_columns())

@@ -327,9 +327,9 @@ class BoundedRunner:
             left_out = self._taken_in.get(slices[0], {})
             computed = [sink for sink in wave if sink.name not in left_out]
             results = {sink.name: _by_slice(to_arrow(with_hash(frames[sink.node.id]))) for sink in computed}
-            rejected = run.quarantine({}) if last else None
-            rejected_rows = _by_slice(rejected.toArrow()) if rejected else {}
-            return _Pass(slices, positions, results, rejected_rows, counts, run, clocks, tuple(kept.values()), read)
+            refused = run.rejected_rows({}) if last else None
+            by_slice = _by_slice(refused) if refused is not None else {}
+            return _Pass(slices, positions, results, by_slice, counts, run, clocks, tuple(kept.values()), read)
         except Exception as error:
             run.close()
             for frame in kept.values():

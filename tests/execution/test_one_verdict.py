@@ -1,0 +1,249 @@
+"""A row gets one verdict in a batch, however many jobs ask for it: it is in a state or in quarantine, in one of them alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from pipelines import Lake, Runtime
+from pipelines.errors import PoisonBatchError
+from pipelines.execution.batch.group import BatchGroup
+from pipelines.execution.report import BatchReport
+from pipelines.quality import drop, fail
+from pipelines.sources import FixedBatches, PythonSource
+from pipelines.trident import OPAQUE, Count, DeltaState, MapGet, Max, TridentTopology
+
+pytestmark = pytest.mark.slow
+
+POSITIVE = drop("expect_column_values_to_be_between", column="w", min_value=0)
+
+
+def in_turns(folder: Path) -> Callable[[int], Iterator[int]]:
+    """Return a function that says that 1 is good the first time that it sees it, 2 behind that, and 3 never."""
+    folder.mkdir()
+
+    def judged(v: int) -> Iterator[int]:
+        seen = folder / str(v)
+        again = seen.exists()
+        seen.touch()
+        yield 1 if (v == 2 if again else v == 1) else -1
+
+    return judged
+
+
+def found(lake: Lake, *states: str) -> dict[str, list[int]]:
+    refused = lake.quarantine("flow").scan().to_pylist() if lake.quarantine_path("flow").exists() else []
+    held = {name: sorted(row["v"] for row in lake.state(name).scan().to_pylist()) for name in states}
+    return held | {"quarantine": sorted(json.loads(row["row"])["v"] for row in refused)}
+
+
+def jobs_of(spark: SparkSession, lake: Lake, topology: TridentTopology) -> tuple[BatchReport, int]:
+    """Run the one batch of a flow. Return its report and how many jobs it had."""
+    scheduler: Any = spark.sparkContext._jsc.sc().dagScheduler()
+    numbers: list[int] = []
+
+    def note(moment: str, state: str, txid: int) -> None:
+        if moment in ("opened", "closed"):
+            numbers.append(scheduler.numTotalJobs())
+
+    (batch,) = Runtime(spark, lake, listeners=[note]).catch_up(topology).batches
+    return batch, numbers[1] - numbers[0]
+
+
+def judged_in_turns(topology: TridentTopology, folder: Path, *rows: int) -> Any:
+    stream = topology.new_stream("s", FixedBatches("v bigint", [[(row,) for row in rows or (1, 2, 3)]]))
+    return stream.each(["v"], in_turns(folder), "w bigint").gate(POSITIVE, name="g")
+
+
+def test_rows_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    stream = topology.new_stream("s", FixedBatches("v bigint", [[(number,) for number in range(10)]]))
+    # Each second another row is good.
+    known = stream.each(["v"], lambda v: F.when(F.second(F.current_timestamp()) % 10 == v, 1).otherwise(-1), "w")
+    known.gate(POSITIVE).partition_persist(DeltaState("rows"))
+
+    def wait(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committing", "rows"):
+            time.sleep(1.5)
+
+    Runtime(spark, lake, listeners=[wait]).catch_up(topology)
+
+    held = found(lake, "rows")
+    assert sorted(held["rows"] + held["quarantine"]) == [*range(10)]
+    assert len(held["rows"]) == 1
+
+
+def test_rows_by_a_function_that_changes_its_mind(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    judged_in_turns(topology, tmp_path / "seen").partition_persist(DeltaState("rows"))
+
+    _, jobs = jobs_of(spark, lake, topology)
+
+    assert found(lake, "rows") == {"rows": [1], "quarantine": [2, 3]}
+    assert jobs == 2
+
+
+def test_states_of_several_waves_agree(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    kept = judged_in_turns(topology, tmp_path / "seen")
+    kept.partition_persist(DeltaState("rows"))
+    counts = kept.group_by("v").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    kept.state_query(counts, "v", MapGet(), "n").partition_persist(DeltaState("seen"))
+
+    Runtime(spark, lake).catch_up(topology)
+
+    assert found(lake, "rows", "counts", "seen") == {
+        "rows": [1],
+        "counts": [1],
+        "seen": [1],
+        "quarantine": [2, 3],
+    }
+
+
+def test_a_backfill_judges_once(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    judged_in_turns(topology, tmp_path / "seen").partition_persist(DeltaState("rows"))
+
+    Runtime(spark, lake).run_bounded(topology)
+
+    assert found(lake, "rows") == {"rows": [1], "quarantine": [2, 3]}
+
+
+def test_another_verdict_is_noticed_before_a_state_commits(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept may be lost with its executor: then it is worked out again."""
+    monkeypatch.setattr(BatchGroup, "may_differ", lambda *_: False)
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    judged_in_turns(topology, tmp_path / "seen", 2, 3).partition_persist(DeltaState("rows"))
+
+    (batch,) = Runtime(spark, lake).catch_up(topology).batches
+
+    assert found(lake, "rows") == {"rows": [2], "quarantine": [3]}
+    assert (batch.attempt, len(lake.state("rows").commits.batches())) == (1, 1)
+
+
+def dims(batches: list[list[tuple[int, int]]]) -> TridentTopology:
+    topology = TridentTopology("other")
+    stream = topology.new_stream("d", FixedBatches("k bigint, w bigint", batches))
+    stream.group_by("k").persistent_aggregate(DeltaState("dims"), Max("w"), "w")
+    return topology
+
+
+def looked_up(*, waves: bool) -> TridentTopology:
+    """Return a flow that takes the rows that another flow's state knows."""
+    topology = TridentTopology("flow")
+    stream = topology.new_stream("s", FixedBatches("v bigint", [[(1,), (2,)]]))
+    known = stream.state_query("dims", "v", MapGet(), "w")
+    kept = known.gate(drop("expect_column_values_to_not_be_null", column="w"))
+    counts = kept.group_by("v").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    if waves:
+        kept.state_query(counts, "v", MapGet(), "n").partition_persist(DeltaState("seen"))
+    return topology
+
+
+def test_all_waves_of_a_batch_read_one_version_of_another_flow(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(dims([[(2, 5)]]))
+
+    def other(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "counts"):
+            Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
+
+    Runtime(spark, lake, listeners=[other]).catch_up(looked_up(waves=True))
+
+    assert found(lake, "counts", "seen") == {"counts": [2], "seen": [2], "quarantine": [1]}
+
+
+def test_a_replay_reads_the_version_that_the_first_life_read(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(dims([[(2, 5)]]))
+    flow = looked_up(waves=False)
+
+    def stop(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "counts"):
+            raise StopError
+
+    with pytest.raises(StopError):
+        Runtime(spark, lake, listeners=[stop]).catch_up(flow)
+    Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
+    Runtime(spark, lake).catch_up(flow)
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
+
+
+class StopError(BaseException):
+    pass
+
+
+class Forgetful(DataSource):
+    """Gives a row below 0 the first time alone that it is read."""
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return ForgetfulStream(Path(self.options["read"]))
+
+
+class ForgetfulStream(DataSourceStreamReader):
+    def __init__(self, seen: Path) -> None:
+        self.seen = seen
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: Any) -> Iterator[tuple[int, int]]:
+        again = self.seen.exists()
+        self.seen.touch()
+        yield 1, 1
+        if not again:
+            yield 2, -1
+
+
+def test_a_source_that_gives_other_rows_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    source = PythonSource(Forgetful, "v bigint, w bigint", transactional=False, read=tmp_path / "read")
+    topology.new_stream("s", source).gate(POSITIVE).partition_persist(DeltaState("rows", kind=OPAQUE))
+
+    Runtime(spark, lake).catch_up(topology)
+
+    assert found(lake, "rows") == {"rows": [1], "quarantine": [2]}
+
+
+def test_the_rows_of_a_poison_batch_are_those_that_failed(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    source = PythonSource(Forgetful, "v bigint, w bigint", transactional=False, read=tmp_path / "read")
+    checked = topology.new_stream("s", source).gate(fail(POSITIVE.expectation, **POSITIVE.kwargs))
+    checked.partition_persist(DeltaState("rows", kind=OPAQUE))
+
+    with pytest.raises(PoisonBatchError):
+        Runtime(spark, lake).catch_up(topology)
+
+    assert found(lake)["quarantine"] == [1, 2]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_plan_that_says_the_same_each_time_is_not_kept(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    stream = topology.new_stream("s", FixedBatches("w bigint, v bigint", [[(1, 1), (-1, 2)]]))
+    (stream if first else stream.filter("w < 9")).gate(POSITIVE).partition_persist(DeltaState("rows"))
+    monkeypatch.setattr("pyspark.sql.classic.dataframe.DataFrame.persist", None)
+
+    batch, jobs = jobs_of(spark, lake, topology)
+
+    assert (batch.quarantined, jobs) == (1, 2)
+    assert found(lake, "rows")["rows"] == [1]
