@@ -488,6 +488,17 @@ def test_a_query_that_begins_anew_on_purpose_leaves_the_txid_of_a_batch_that_was
     runner._attempts_in, runner._wait = None, 0.0
     epoch = runner._fresh_epoch(CONTINUE)
     assert (epoch.first_txid, runner._poison.kept(), query.kept) == (first, {1} if drained else set(), 1 + drained)
+    assert epoch.number == 2
+
+
+def test_an_epoch_has_no_number_of_a_poison_batch_that_quarantine_knows(query: Query) -> None:
+    """A replay, or the age of its rows, has taken them; by the number the next batch of that txid would pass for it."""
+    query.keep(1)
+    DeltaTable(str(query.lake.quarantine_path("shop"))).delete()
+    shutil.rmtree(on_disk(query.checkpoint.folder))
+    runner = query.runner()
+    runner._attempts_in, runner._wait = None, 0.0
+    assert runner._fresh_epoch(CONTINUE) == Epoch(2, 0)
 
 
 def put_back(query: Query, *, planned: bool = True) -> None:

@@ -64,7 +64,7 @@ from pipelines.places.store import StoreError
 from pipelines.planner.plan import save_plan
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.quarantine import NAME
-from pipelines.state.record import BATCH, BatchRecord, CommitRecord
+from pipelines.state.record import BATCH, POISON, BatchRecord, CommitRecord
 from pipelines.state.turns import LateWriterError, stream_id
 
 if TYPE_CHECKING:
@@ -349,14 +349,16 @@ class StreamRunner:
             raise ChannelReadersError(topology.name, self._group.name, begun)
 
     def _free_epoch(self) -> int:
-        """Return the number of a fresh epoch, whose transaction ids no table knows."""
+        """Return the number of a fresh epoch, which neither the checkpoint nor a table knows, be it by transaction ids."""
         group, quarantine = self._group, self._group.quarantine
-        known = [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
+        known = [self._checkpoint.last_epoch or 0]
+        known += [commit.epoch or 0 for sink in group.sinks for commit in sink.table.history()]
         if not quarantine.table.exists():
-            return max(known, default=0) + 1
-        refused = (commit for commit in quarantine.table.history() if commit.kind == BATCH and self._is_own(commit))
+            return max(known) + 1
+        own = (commit for commit in quarantine.table.history() if self._is_own(commit))
+        refused = (commit for commit in own if commit.kind in (BATCH, POISON))
         known += [commit.epoch or 0 for commit in refused]
-        number = max(known, default=0) + 1
+        number = max(known) + 1
         # Delta keeps a transaction id for longer than the log keeps its commit.
         while quarantine.committed(stream_id(group.topology.name, f"{NAME}/{group.name}", number)) is not None:
             number += 1
