@@ -83,7 +83,7 @@ class Starting(Epochs):
         own = {"spouts": [spout for spout in topology.spouts if spout.stream == group], "rejected": refused.own(group)}
         self._group: Any = SimpleNamespace(topology=topology, name=group, quarantine=writer, sinks=(), **own)
         self.lost, self._wait = False, 0.0
-        self._checkpoint: Any = SimpleNamespace(still_held=self._still_held, rewriting=self._rewriting)
+        self._checkpoint: Any = SimpleNamespace(last_epoch=None, still_held=self._still_held, rewriting=self._rewriting)
         self._poison = PoisonRows(self._group)
 
     def _still_held(self) -> None:
