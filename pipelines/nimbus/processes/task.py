@@ -260,6 +260,9 @@ class Task(threading.Thread):
         with checkpoint.running(_LOCK_WAIT_SECONDS):
             self.figures.stands_at(checkpoint)
             self._repartition(checkpoint, on_fresh)
+            if not self._wanted.is_set():
+                # A batch that was stopped there is not begun again.
+                return
             with self._application.preparing:
                 group = self._group(checkpoint, wait=self._with_siblings)
             self._wait_for_states(group)
@@ -364,7 +367,8 @@ class Task(threading.Thread):
             with self._application.preparing:
                 report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
         except UnfinishedBatchError:
-            self._finish_batch(checkpoint, on_fresh)
+            if not self._finish_batch(checkpoint, on_fresh):
+                return
             with self._application.preparing:
                 report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
         except RepartitionRefusedError as error:
@@ -375,8 +379,12 @@ class Task(threading.Thread):
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
         self.figures.state = STARTING
 
-    def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> None:
-        """Run the one batch that an earlier life has begun, with the partitions that it was begun with."""
+    def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> bool:
+        """Run the one batch that an earlier life has begun, with the partitions that it was begun with.
+
+        Returns:
+            Whether to go on behind it; where it was stopped, or is to end, the next start finishes what is left.
+        """
         runner = self._runner(checkpoint, self._group(checkpoint))
         try:
             self._running, self._forced_at = runner, 0.0
@@ -384,6 +392,7 @@ class Task(threading.Thread):
             runner.finish(streaming)
         finally:
             self._running = self._streaming = None
+        return self._wanted.is_set() and not runner.forced.is_set()
 
     def _wait_for_channels(self, checkpoint: Checkpoint) -> None:
         """Wait for the channels that the query reads: other queries make them when they start for the first time.
