@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pipelines.execution.report import BatchReport
     from pipelines.execution.runners.admission import Admission
     from pipelines.execution.runners.stream import StreamRunner
+    from pipelines.nimbus.processes.former import FormerVersion
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
     from pipelines.places.location import Place
@@ -161,6 +162,8 @@ class Task(threading.Thread):
         """Whether its query has ever run here."""
         self.revision = 0
         """The version of the assignment that put it here."""
+        self.ahead: FormerVersion | None = None
+        """The version before, which reads to its end under the lease of this one, which begins behind it."""
 
     # --- what the worker asks ---------------------------------------------------------------------------------------
 
@@ -174,11 +177,18 @@ class Task(threading.Thread):
         self._leaving.set()
         self.want(wanted=False)
 
+    @property
+    def left(self) -> bool:
+        """Return whether it was told to leave: it may not have come to an end of its own."""
+        return self._leaving.is_set()
+
     def force(self) -> None:
         """Stop in the middle of a batch: the time to drain is over. What is not committed comes again.
 
         Returns at once: where a batch hangs outside Spark, Spark's stop waits for it.
         """
+        if self.ahead is not None:
+            self.ahead.force()
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
@@ -194,6 +204,8 @@ class Task(threading.Thread):
     @property
     def stopping_seconds(self) -> float:
         """Return for how long its query has been told to stop in mid-batch; 0: it was not, or it has ended."""
+        if self.ahead is not None and self.ahead.reads:
+            return self.ahead.stopping_seconds
         return time.monotonic() - self._forced_at if self._streaming is not None and self._forced_at else 0.0
 
     def _stop_query(self, streaming: StreamingQuery) -> None:
@@ -211,10 +223,14 @@ class Task(threading.Thread):
     def run(self) -> None:
         """Run the query until it leaves. Never raises: failures are in its figures."""
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
-            while not self._leaving.is_set() and self.lost is None:
+            # Where what reads ahead was told to leave, whatever comes here next goes on with that first.
+            while not (self._leaving.is_set() or self.lost or (self.ahead and self.ahead.left)):
                 try:
                     if self.lease is None:
                         self._take_lease()
+                    elif self.ahead is not None and not self.ahead.over:
+                        self.figures.state = DRAINED
+                        self._leaving.wait(_POLL_SECONDS)
                     elif self._wanted.is_set():
                         # The lease says who owns the checkpoint: whichever host had it before.
                         with leased():
@@ -226,6 +242,8 @@ class Task(threading.Thread):
                     self.lost = error
                 except Exception as error:
                     self._failed(error)
+            while self.ahead is not None and self.ahead.reads and self.lost is None:
+                time.sleep(_POLL_SECONDS)
             self._release()
 
     def _take_lease(self) -> None:
