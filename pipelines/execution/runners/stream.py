@@ -57,7 +57,7 @@ from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.admission import Admission
 from pipelines.execution.runners.claims import SameSources, bytes_of
-from pipelines.execution.runners.former_windows import read_to_the_end
+from pipelines.execution.runners.former_windows import Watch, read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.store import StoreError
@@ -159,9 +159,8 @@ class StreamRunner:
             trigger_seconds: a batch begins that often at most; None: until the source is read.
             pending_only: end with the batch that an earlier run has begun and not finished.
         """
-        self._make_whole()
+        self.read_ahead(lambda runner, query, _: runner.finish(query))
         if self._windows:
-            read_to_the_end(self._group, self._checkpoint, self._options, type(self))
             self._windows.take_over(self._checkpoint, self._wait, self._belonging.check)
         self._change_windows(partial(self._check_before, on_fresh))
         check_place(self._group, self._checkpoint)
@@ -191,6 +190,19 @@ class StreamRunner:
         if trigger_seconds is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=_interval(trigger_seconds)).start()
+
+    def read_ahead(self, watch: Watch) -> bool:
+        """Run what is to end before the query starts: queries whose windows go over from a channel. `start` does so, too.
+
+        Args:
+            watch: waits for the end of such a query, which it may drain, and raises what has stopped it. A stop of this runner
+                in mid-batch is one of that query.
+
+        Returns:
+            Whether they came to their end; one that was drained or stopped goes on there with the next start.
+        """
+        self._make_whole()
+        return self._windows is None or read_to_the_end(self._group, self._checkpoint, self._options, self, watch)
 
     def _check_before(self, on_fresh: str) -> None:
         """Refuse what the epoch of changed windows would hide; tables that only another query has written are not asked."""

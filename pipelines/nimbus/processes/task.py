@@ -291,6 +291,9 @@ class Task(threading.Thread):
             try:
                 self._running, self._forced_at = runner, 0.0
                 with told(group, STREAMING) as self._lineage:
+                    # Beside other starts: it may have much to read.
+                    if not runner.read_ahead(self._watch_ahead):
+                        return
                     with self._application.preparing:
                         self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
                     self.ran = True
@@ -317,6 +320,14 @@ class Task(threading.Thread):
             self.figures.state = DRAINING
             runner.drain(streaming)
         runner.finish(streaming)
+
+    def _watch_ahead(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
+        """Wait for the end of a query that the own one starts behind; it is drained and stopped as that."""
+        self._streaming = streaming
+        try:
+            self._watch(runner, streaming, checkpoint)
+        finally:
+            self._streaming = None
 
     # --- before it starts -------------------------------------------------------------------------------------------
 
@@ -406,6 +417,8 @@ class Task(threading.Thread):
         runner = self._runner(checkpoint, self._group(checkpoint))
         try:
             self._running, self._forced_at = runner, 0.0
+            if not runner.read_ahead(self._watch_ahead):
+                return False
             self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
             runner.finish(streaming)
         finally:
