@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +21,11 @@ from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.processes.former import FormerQuery
 from pipelines.nimbus.processes.task import Application, Task
 from pipelines.nimbus.processes.worker import WorkerProcess
+from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Placing
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
+from tests.nimbus.test_worker_restart import FakeServer, FakeTask, content
 
 FLOW = """
 flow: f
@@ -206,3 +210,133 @@ def test_a_checkpoint_that_was_lost_is_not_read_from_its_start(worker: Worker) -
     worker.reads = lambda query: found.append((query._on_fresh("refuse"), query._trigger, query.query.partitions))
     worker.change()
     assert found == [("refuse", None, None)] * 2
+
+
+class Hangs:
+    """What a batch of the version before does that hangs in Python, in which no thread stops another.
+
+    Attributes:
+        begun: It has come to the hang.
+        over: The hang is over.
+        forced: Its runner was told to stop in mid-batch.
+    """
+
+    def __init__(self) -> None:
+        self.begun, self.over, self.forced = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self, query: FormerQuery) -> None:
+        query._running = SimpleNamespace(stopping=SimpleNamespace(forced=self.forced))  # type: ignore[assignment]
+        query._streaming = SimpleNamespace(isActive=True, stop=lambda: self.over.wait(30))  # type: ignore[assignment]
+        self.begun.set()
+        self.over.wait(30)
+        query._running = query._streaming = None
+
+
+@pytest.fixture
+def hangs(worker: Worker) -> Iterator[Hangs]:
+    """A query of the version before that hangs, when rounds have begun it; rounds are in time."""
+    worker.reads = made = Hangs()
+    worker.process._server = FakeServer()  # type: ignore[assignment]
+    worker.write("batch")
+    rounds = threading.Thread(target=worker.until, args=(made.begun.is_set,), daemon=True)
+    rounds.start()
+    try:
+        assert made.begun.wait(20)
+        rounds.join(10)
+        assert not rounds.is_alive()
+        yield made
+    finally:
+        made.over.set()
+        rounds.join(10)
+
+
+def neighbour(worker: Worker) -> FakeTask:
+    """A task of another flow in the slot."""
+    flow = worker.process._registry.submit("b", content("b"))
+    worker.process._places.assign_all([Placing(flow, {("s1", 1): [1]}, "NEW")])
+    task = FakeTask(flow)
+    task.lease = None  # type: ignore[attr-defined]
+    worker.process._tasks[flow.serial, 1] = task  # type: ignore[assignment]
+    return task
+
+
+def test_a_version_before_that_hangs_holds_up_no_other_flow(worker: Worker, hangs: Hangs) -> None:
+    process = worker.process
+    process._draining._stop_seconds = 0.0
+    beside = neighbour(worker)
+    worker.round()
+    assert beside.told == ["accept True"]
+    # What is to run behind it stands still, and has the leases.
+    assert [version for former, _, version in worker.ran if not former] == [1, 1]
+    assert held(worker, "f/s", "f/s__1") == [process._holder] * 2
+    process._registry.kill("f", wait_seconds=0)
+    process._registry.fire()
+    worker.until(hangs.forced.is_set)
+    assert held(worker, "f/s", "f/s__1") == [process._holder] * 2
+    assert beside.told[-1] == "accept True"
+    # Only the end of its process frees its checkpoint.
+    worker.until(process.ending.is_set)
+    while not worker.ends:
+        worker.round()
+        worker.ends += process._draining.cut_off(process._tasks.values())
+        time.sleep(0.02)
+    assert beside.told[-1] == "leave"
+    assert worker.ends == ["f/s", "f/s__1"]
+
+
+def test_its_leases_are_given_back_when_the_version_before_has_ended(worker: Worker, hangs: Hangs) -> None:
+    worker.process._registry.kill("f", wait_seconds=0)
+    worker.process._registry.fire()
+    worker.until(hangs.forced.is_set)
+    hangs.over.set()
+    worker.until(lambda: not worker.process._tasks)
+    assert held(worker, "f/s", "f/s__1") == [None] * 2
+    # Nothing else of that version began, nor of the new one.
+    assert worker.ran[2:] == [(True, "s", 1)]
+
+
+def test_a_worker_that_is_to_end_waits_for_the_version_before(worker: Worker, hangs: Hangs) -> None:
+    worker.process.ending.set()
+    for _ in range(5):
+        worker.round()
+        time.sleep(0.05)
+    assert len(worker.process._tasks) == 2
+    assert held(worker, "f/s", "f/s__1") == [worker.process._holder] * 2
+    assert not hangs.forced.is_set()
+    hangs.over.set()
+    worker.until(lambda: not worker.process._tasks)
+    assert held(worker, "f/s", "f/s__1") == [None] * 2
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["it comes back", "another one"])
+def test_a_further_version_goes_on_behind_the_one_that_was_being_read(worker: Worker, hangs: Hangs, back: bool) -> None:
+    """Its update ends the reading between two batches; what is left is read before the new one begins."""
+    worker.reads = lambda query: None
+    version = worker.write("channels" if back else "batch", trigger_seconds=1)
+    for _ in range(5):
+        worker.round()
+        time.sleep(0.05)
+    assert worker.ran[2:] == [(True, "s", 1)]
+    hangs.over.set()
+    worker.until(lambda: (False, "s", version) in worker.ran)
+    assert not hangs.forced.is_set()
+    assert worker.ran[2:5] == [(True, "s", 1), (True, "s", 1), (True, "s__1", 1)]
+    assert {version for former, _, version in worker.ran[5:]} == {version}
+
+
+def test_a_rebalance_gives_the_version_before_its_time_to_drain(worker: Worker, hangs: Hangs) -> None:
+    """What stands still behind it looks drained."""
+    process = worker.process
+    process._registry.rebalance("f", Request(), wait_seconds=60)
+    worker.round()
+    process._registry.hurry(process._registry.flow("f"))
+    process._registry.fire()
+    process._places.assign_all([Placing(process._registry.flow("f"), {("s2", 1): [1, 2]}, "REBALANCE")])
+    for _ in range(5):
+        worker.round()
+        time.sleep(0.05)
+    assert not hangs.forced.is_set()
+    assert held(worker, "f/s", "f/s__1") == [process._holder] * 2
+    hangs.over.set()
+    worker.until(lambda: not process._tasks)
+    assert held(worker, "f/s", "f/s__1") == [None] * 2

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.execution.checkpoint.engine_files import REFUSE
+from pipelines.execution.checkpoint.engine_files import REFUSE, Checkpoint
 from pipelines.execution.runners.stopping import Stopping
+from pipelines.maintenance import repartition
+from pipelines.maintenance.repartition import UnfinishedBatchError
 from pipelines.nimbus.processes.draining import _SLOW_SECONDS as SLOW_SECONDS
 from pipelines.nimbus.processes.life import STUCK
 from pipelines.nimbus.processes.worker import WorkerProcess
@@ -86,6 +88,56 @@ def test_a_query_that_has_ended_is_stopped_no_more(registry: Registry, worker: W
     assert stuck.stopping_seconds > 0
     stuck._streaming = None
     assert stuck.stopping_seconds == 0
+
+
+def unfinished(*_: object, **__: object) -> None:
+    raise UnfinishedBatchError("f", "q", 4, 0)
+
+
+def test_a_batch_that_is_stopped_before_a_repartition_is_no_failure_and_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs, and its flow is killed: the query ends there, for its next start to finish the batch."""
+    told: list[str] = []
+    task = Reader(tmp_path, REFUSE)
+    begun, hangs = threading.Event(), threading.Event()
+
+    def finish(query: Any) -> None:
+        begun.set()
+        hangs.wait(10)
+
+    def start(**_: Any) -> Any:
+        assert not begun.is_set()
+        return SimpleNamespace(isActive=True, stop=hangs.set)
+
+    runner = SimpleNamespace(stopping=Stopping(), start=start, finish=finish, read_ahead=lambda _: True)
+    group = SimpleNamespace(ready=True)
+    registry = SimpleNamespace(tell=lambda _, what, detail: told.append(what))
+    task._application = SimpleNamespace(preparing=threading.Lock(), registry=registry, spark=None)  # type: ignore[assignment]
+    task.query = replace(task.query, partitions=4)
+    task.begin("s__1")
+    monkeypatch.setattr(task, "_made_ready", lambda _: REFUSE)
+    monkeypatch.setattr(task, "_group", lambda *_, **__: group)
+    monkeypatch.setattr(task, "_runner", lambda *_: runner)
+    monkeypatch.setattr(Checkpoint, "has_state", True)
+    monkeypatch.setattr(repartition, "partitions_of", lambda _: 2)
+    monkeypatch.setattr(repartition, "repartition", unfinished)
+
+    def live() -> None:
+        try:
+            task._live()
+        except Exception as error:
+            task._failed(error)
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    assert begun.wait(10)
+    task.leave()
+    task.force()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not told
+    assert runner.stopping.forced.is_set()
 
 
 @dataclass

@@ -455,7 +455,7 @@ class PlanRun:
         again = sum(rows[_RULES].to_pylist())
         if again != counted:
             raise BatchError(
-                f"{self.label}: the gates rejected rows for {counted} violated check(s), and for {again} when they were asked for",
+                f"{self.label}: the gates rejected rows for {counted} violated check(s), and for {again} when asked again",
                 hint="let functions and conditions in front of a gate give the same for the same row, or try again",
             )
         return rows.drop_columns([_RULES])

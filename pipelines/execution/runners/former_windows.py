@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,22 +17,33 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.sessions import own_session
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from pipelines.execution.runners.stream import StreamOptions, StreamRunner
+    from pipelines.places.location import Place
     from pipelines.trident.topology import TridentTopology
 
 _SEVERAL = "further windows of its stream run behind a table, a gate or another stream, in queries of their own"
 
 
+Watch = Callable[["StreamRunner", "StreamingQuery", "Place"], None]
+"""What waits for the end of a query, of which it gets Spark's part of the checkpoint, too."""
+
+
 def read_to_the_end(
-    group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions, runner: type[StreamRunner]
-) -> None:
+    group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions, runner: StreamRunner, watch: Watch
+) -> bool:
     """Let the flow, as it is with `windows="channels"`, finish what it has begun, and read what is in the group's channel.
 
     Args:
         group: that is to run the windows in its batch.
         checkpoint: of the group; the caller holds its lock.
         options: of the group's stream.
-        runner: what runs a stream.
+        runner: of the group; where it is stopped in mid-batch, so is what runs here.
+        watch: waits for the end of each query, which it may drain.
+
+    Returns:
+        Whether all of it is finished and read; False: a query was drained or stopped.
 
     Raises:
         WindowPlaceError: windows of the flow cannot go over; none has, then.
@@ -43,7 +55,7 @@ def read_to_the_end(
         or ended_in(state_files(checkpoint.folder))
     ):
         # Windows that have ended ran in the batch: a query behind a channel was that of others.
-        return
+        return True
     before = group.topology.on_channels()
     # A flow with some windows here and some there could not run at all.
     for spouts in spout_groups(group.topology):
@@ -52,14 +64,21 @@ def read_to_the_end(
     former, apart = _former(before, group), replace(options, attempts=None)
     reader = former.checkpoint
     if reader.epoch is not None and former.unread() is None:
-        return
-    if former.is_begun(checkpoint):
-        _run(runner(_query(group, before, checkpoint), checkpoint, apart), pending_only=True)
+        return True
+
+    def ran(own: Checkpoint, *, pending_only: bool) -> bool:
+        ahead = type(runner)(_query(group, before, own), own, apart)
+        ahead.stopping.forced = runner.stopping.forced
+        watch(ahead, ahead.start(on_fresh=CONTINUE, trigger_seconds=None, pending_only=pending_only), own.spark)
+        return not (ahead.stopping.draining.is_set() or ahead.stopping.forced.is_set())
+
+    if former.is_begun(checkpoint) and not ran(checkpoint, pending_only=True):
+        return False
     if channel_is_empty(group):
-        return
+        return True
     with reader.running(options.lock_wait_seconds):
         recover(reader)
-        _run(runner(_query(group, before, reader), reader, apart))
+        return ran(reader, pending_only=False)
 
 
 def _check(group: BatchGroup, before: TridentTopology) -> None:
@@ -90,7 +109,3 @@ def _query(group: BatchGroup, topology: TridentTopology, checkpoint: Checkpoint)
     """Return the query of a checkpoint, as a topology has it."""
     spouts = next(own for own in spout_groups(topology) if group_name(own) == checkpoint.folder.name)
     return BatchGroup(own_session(group.spark, checkpoint.partitions), group.lake, topology, spouts)
-
-
-def _run(runner: StreamRunner, *, pending_only: bool = False) -> None:
-    runner.finish(runner.start(on_fresh=CONTINUE, trigger_seconds=None, pending_only=pending_only))

@@ -39,7 +39,7 @@ from pipelines.execution.runners.admission import Admission
 from pipelines.execution.runners.batch_attempts import BatchAttempts
 from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.execution.runners.epochs import Epochs, tables_of
-from pipelines.execution.runners.former_windows import read_to_the_end
+from pipelines.execution.runners.former_windows import Watch, read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.execution.runners.stopping import Drained, Stopping
 from pipelines.planner.plan import save_plan
@@ -118,9 +118,8 @@ class StreamRunner:
             trigger_seconds: a batch begins that often at most; None: until the source is read.
             pending_only: end with the batch that an earlier run has begun and not finished.
         """
-        self._make_whole()
+        self.read_ahead(lambda runner, query, _: runner.finish(query))
         if self._windows:
-            read_to_the_end(self._group, self._checkpoint, self._options, type(self))
             self._windows.take_over(self._checkpoint, self._wait, self._belonging.check)
         self._change_windows(partial(self._epochs.check, on_fresh))
         check_place(self._group, self._checkpoint)
@@ -150,6 +149,19 @@ class StreamRunner:
         if trigger_seconds is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=_interval(trigger_seconds)).start()
+
+    def read_ahead(self, watch: Watch) -> bool:
+        """Run what is to end before the query starts: queries whose windows go over from a channel. `start` does so, too.
+
+        Args:
+            watch: waits for the end of such a query, which it may drain, and raises what has stopped it. A stop of this runner
+                in mid-batch is one of that query.
+
+        Returns:
+            Whether they came to their end; one that was drained or stopped goes on there with the next start.
+        """
+        self._make_whole()
+        return self._windows is None or read_to_the_end(self._group, self._checkpoint, self._options, self, watch)
 
     def _change_windows(self, check: Callable[[], None]) -> None:
         """Go on with a changed definition of windows that run in the batch, where it was changed on purpose."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -49,11 +50,6 @@ class FormerQuery(Task):
         """What has stopped it."""
         self.want(wanted=True)
 
-    @property
-    def left(self) -> bool:
-        """Return whether it was asked to leave: it may not have come to the end."""
-        return self._leaving.is_set()
-
     def run(self) -> None:
         """Read to the end. Never raises: what has stopped it is in `error`."""
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
@@ -70,7 +66,7 @@ class FormerQuery(Task):
 
 
 class FormerVersion:
-    """The version before of a flow that changes in place.
+    """The version before of a flow that changes in place. It reads once, in a thread of its own.
 
     Args:
         application: What it ran in, and reads to its end in.
@@ -80,17 +76,58 @@ class FormerVersion:
     def __init__(self, application: Application, flow: DeployedFlow, topology: TridentTopology) -> None:
         self.flow, self.topology = flow, topology
         self._application, self._borrowed = application, list[Lease]()
+        self._begun, self._over = threading.Event(), threading.Event()
+        self._query: FormerQuery | None = None
+        self.left = False
+        """Whether it has ended before its end, for a task of the new version was told to leave."""
 
-    def read(self, tasks: Mapping[str, Task], ends: Callable[[], bool]) -> None:
+    @property
+    def reads(self) -> bool:
+        """Return whether it has begun and not ended."""
+        return self._begun.is_set() and not self._over.is_set()
+
+    @property
+    def over(self) -> bool:
+        """Return whether it has ended."""
+        return self._over.is_set()
+
+    def again(self) -> FormerVersion:
+        """Return the same, to go on where this one has left."""
+        return FormerVersion(self._application, self.flow, self.topology)
+
+    def begin(self, read: Callable[[], None]) -> None:
+        """Run, in a thread, what calls `read`; those behind it begin when that returns."""
+        self._begun.set()
+        threading.Thread(target=self._run, args=(read,), name=f"{self.flow.name} before", daemon=True).start()
+
+    def _run(self, read: Callable[[], None]) -> None:
+        try:
+            read()
+        finally:
+            self._over.set()
+
+    def force(self) -> None:
+        """Stop it in the middle of a batch, as a task."""
+        if (query := self._query) is not None:
+            # One that has only been stopped would be taken for one that has come to its end.
+            query.leave()
+            query.force()
+
+    @property
+    def stopping_seconds(self) -> float:
+        """Return for how long its query has been told to stop in mid-batch; 0: it was not, or it has ended."""
+        return self._query.stopping_seconds if self._query is not None else 0.0
+
+    def read(self, tasks: Mapping[str, Task]) -> None:
         """Let each query read to the end, one behind the other, under leases that are all held before the first begins.
 
         Args:
             tasks: Those of the new version, by query. Each has the lease of its query, and beats; it does not run yet.
-            ends: Whether to stop between two batches.
+                Where one of them is to leave, it ends between two batches.
 
         Raises:
             LeaseHeldError: Another worker has one of the queries.
-            FormerVersionError: It was stopped.
+            FormerVersionError: It has left.
             TrideltaError: What has stopped a query.
         """
         from pipelines.execution.protocol.groups import group_name, spout_groups
@@ -101,20 +138,25 @@ class FormerVersion:
             leases = {group: self._lease_of(group, tasks.get(group)) for group in groups}
             for group in groups:
                 query = FormerQuery(self._application, self.flow, queries[group], self.topology, leases[group])
+                self._query = query
                 query.start()
                 while query.is_alive():
                     query.join(_POLL_SECONDS)
                     # A task of a flow that was removed has left.
-                    if not query.left and (ends() or not all(task.is_alive() for task in tasks.values())):
+                    if not query.left and any(task.left or not task.is_alive() for task in tasks.values()):
                         query.leave()
                 if query.error is not None:
                     raise query.error
                 if query.left:
-                    raise FormerVersionError(self.flow.name, group, self.flow.version.number)
+                    raise self._leave(group)
         finally:
             borrowed, self._borrowed = self._borrowed, []
             for lease in borrowed:
                 self._application.registry.leases.release(lease)
+
+    def _leave(self, group: str) -> FormerVersionError:
+        self.left = True
+        return FormerVersionError(self.flow.name, group, self.flow.version.number)
 
     def renew(self) -> None:
         """Renew the leases that no task has, while it reads."""
@@ -137,6 +179,8 @@ class FormerVersion:
         # It takes it in a thread of its own, and perhaps not at once.
         until = time.monotonic() + application.lease_seconds
         while (held := task.lease) is None:
+            if task.left:
+                raise self._leave(group)
             if time.monotonic() > until or not task.is_alive():
                 other = application.registry.leases.holder(name)
                 raise LeaseHeldError(name, application.holder, other.holder if other else "nobody", 0.0)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pipelines.execution.report import BatchReport
     from pipelines.execution.runners.admission import Admission
     from pipelines.execution.runners.stream import StreamRunner
+    from pipelines.nimbus.processes.former import FormerVersion
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
     from pipelines.places.location import Place
@@ -164,6 +165,8 @@ class Task(threading.Thread):
         """Whether its query has ever run here."""
         self.revision = 0
         """The version of the assignment that put it here."""
+        self.ahead: FormerVersion | None = None
+        """The version before, which reads to its end under the lease of this one, which begins behind it."""
 
     # --- what the worker asks ---------------------------------------------------------------------------------------
 
@@ -177,11 +180,18 @@ class Task(threading.Thread):
         self._leaving.set()
         self.want(wanted=False)
 
+    @property
+    def left(self) -> bool:
+        """Return whether it was told to leave: it may not have come to an end of its own."""
+        return self._leaving.is_set()
+
     def force(self) -> None:
         """Stop in the middle of a batch: the time to drain is over. What is not committed comes again.
 
         Returns at once: where a batch hangs outside Spark, Spark's stop waits for it.
         """
+        if self.ahead is not None:
+            self.ahead.force()
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
@@ -197,6 +207,8 @@ class Task(threading.Thread):
     @property
     def stopping_seconds(self) -> float:
         """Return for how long its query has been asked to stop in mid-batch; 0: it was not, or it has ended."""
+        if self.ahead is not None and self.ahead.reads:
+            return self.ahead.stopping_seconds
         return time.monotonic() - self._forced_at if self._streaming is not None and self._forced_at else 0.0
 
     def _stop_query(self, streaming: StreamingQuery) -> None:
@@ -214,10 +226,14 @@ class Task(threading.Thread):
     def run(self) -> None:
         """Run the query until it leaves. Never raises: failures are in its figures."""
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
-            while not self._leaving.is_set() and self.lost is None:
+            # Where what reads ahead was told to leave, whatever comes here next goes on with that first.
+            while not (self._leaving.is_set() or self.lost or (self.ahead and self.ahead.left)):
                 try:
                     if self.lease is None:
                         self._take_lease()
+                    elif self.ahead is not None and not self.ahead.over:
+                        self.figures.state = DRAINED
+                        self._leaving.wait(_POLL_SECONDS)
                     elif self._wanted.is_set():
                         # The lease says who owns the checkpoint: whichever host had it before.
                         with leased():
@@ -229,6 +245,8 @@ class Task(threading.Thread):
                     self.lost = error
                 except Exception as error:
                     self._failed(error)
+            while self.ahead is not None and self.ahead.reads and self.lost is None:
+                time.sleep(_POLL_SECONDS)
             self._release()
 
     def _take_lease(self) -> None:
@@ -263,6 +281,9 @@ class Task(threading.Thread):
         with checkpoint.running(_LOCK_WAIT_SECONDS):
             self.figures.stands_at(checkpoint)
             self._repartition(checkpoint, on_fresh)
+            if not self._wanted.is_set():
+                # A batch that was stopped there is not begun again.
+                return
             with self._application.preparing:
                 group = self._group(checkpoint, wait=self._with_siblings)
             self._wait_for_states(group)
@@ -273,6 +294,9 @@ class Task(threading.Thread):
             try:
                 self._running, self._forced_at = runner, 0.0
                 with told(group, STREAMING) as self._lineage:
+                    # Beside other starts: it may have much to read.
+                    if not runner.read_ahead(self._watch_ahead):
+                        return
                     with self._application.preparing:
                         self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
                     self.ran = True
@@ -299,6 +323,14 @@ class Task(threading.Thread):
             self.figures.state = DRAINING
             runner.drain(streaming)
         runner.finish(streaming)
+
+    def _watch_ahead(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
+        """Wait for the end of a query that the own one starts behind; it is drained and stopped as that."""
+        self._streaming = streaming
+        try:
+            self._watch(runner, streaming, checkpoint)
+        finally:
+            self._streaming = None
 
     # --- before it starts -------------------------------------------------------------------------------------------
 
@@ -367,7 +399,8 @@ class Task(threading.Thread):
             with self._application.preparing:
                 report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
         except UnfinishedBatchError:
-            self._finish_batch(checkpoint, on_fresh)
+            if not self._finish_batch(checkpoint, on_fresh):
+                return
             with self._application.preparing:
                 report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
         except RepartitionRefusedError as error:
@@ -378,15 +411,22 @@ class Task(threading.Thread):
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
         self.figures.state = STARTING
 
-    def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> None:
-        """Run the one batch that an earlier life has begun, with the partitions that it was begun with."""
+    def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> bool:
+        """Run the one batch that an earlier life has begun, with the partitions that it was begun with.
+
+        Returns:
+            Whether to go on behind it; where it was stopped, or is to end, the next start finishes what is left.
+        """
         runner = self._runner(checkpoint, self._group(checkpoint))
         try:
             self._running, self._forced_at = runner, 0.0
+            if not runner.read_ahead(self._watch_ahead):
+                return False
             self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
             runner.finish(streaming)
         finally:
             self._running = self._streaming = None
+        return self._wanted.is_set() and not runner.stopping.forced.is_set()
 
     def _wait_for_channels(self, checkpoint: Checkpoint) -> None:
         """Wait for the channels that the query reads: other queries make them when they start for the first time.

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipelines import logs
@@ -101,7 +102,7 @@ class WorkerProcess:
         self._ran: set[int] = set()
         """Flows whose loaded version has run here."""
         self._former: dict[int, FormerVersion] = {}
-        """By flow the version before, which has yet to read to its end."""
+        """By flow the version before, which has yet to read to its end, or reads."""
         self._supervised_at = time.monotonic()
         self._revisions, self._deployed = dict[int, int](), dict[int, DeployedFlow]()
         """By serial what was seen of all deployed flows, and the flows."""
@@ -229,11 +230,9 @@ class WorkerProcess:
                 task.force()
         if not self.ending.is_set():
             for key in flows.keys() - self._tasks.keys():
-                if key[0] not in held:
+                if key[0] not in held and not self._is_read(key[0]):
                     self._begin(key, flows[key])
-            for serial in [serial for serial in self._former if serial in here]:
-                self._read_to_the_end(here[serial])
-            self._former.clear()
+            self._read_former(here)
             self._restart_for_other_code(here)
 
     def _restart_for(self, flows: list[DeployedFlow]) -> set[int]:
@@ -314,7 +313,7 @@ class WorkerProcess:
     def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""
         query, key = _query_of(flow, task.query.task), (flow.serial, task.query.task)
-        if flow.status is Status.REBALANCING:
+        if flow.status is Status.REBALANCING and not self._is_read(flow.serial):
             self._draining.rebalanced.add(key)
         elif task.figures.state != DRAINING:
             self._draining.rebalanced.discard(key)
@@ -348,7 +347,8 @@ class WorkerProcess:
         task = Task(self._application, flow, query, topology)
         task.revision = self._revisions[flow.serial]
         # Until the version before has read to its end, it holds its lease, beats, and stands still.
-        task.want(flow.standing.accepting and flow.serial not in self._former)
+        task.ahead = self._former.get(flow.serial)
+        task.want(flow.standing.accepting)
         self._tasks[key] = task
         task.start()
 
@@ -391,20 +391,44 @@ class WorkerProcess:
 
     # --- the version before -----------------------------------------------------------------------------------------
 
-    def _read_to_the_end(self, flow: DeployedFlow) -> None:
+    def _is_read(self, serial: int) -> bool:
+        """Return whether the version before of a flow reads, or has just ended: it has the leases of the tasks that are here."""
+        former = self._former.get(serial)
+        return former is not None and (former.reads or former.over)
+
+    def _read_former(self, here: Mapping[int, DeployedFlow]) -> None:
+        """Begin what is to be read of versions before, once none but the tasks that wait for it are here."""
+        for serial, former in [*self._former.items()]:
+            if former.reads:
+                continue
+            if serial not in here or (former.over and not former.left):
+                del self._former[serial]
+                continue
+            if former.over:
+                # What it has left is for those that come next, of whichever version.
+                former = self._former[serial] = former.again()
+            tasks = {task.query.group: task for key, task in self._tasks.items() if key[0] == serial}
+            if tasks and all(task.ahead is former and not task.left for task in tasks.values()):
+                former.begin(partial(self._read_to_the_end, former, tasks, *self._loaded[serial]))
+
+    def _read_to_the_end(
+        self,
+        former: FormerVersion,
+        tasks: Mapping[str, Task],
+        flow: DeployedFlow,
+        new: TridentTopology | TrideltaError,
+    ) -> None:
         """Let the queries of the version before read what is in their channels, where others will read on behind it."""
         from pipelines import Lake
         from pipelines.execution.checkpoint.changeover import Changeover
 
-        former, new = self._former[flow.serial], self._loaded[flow.serial][1]
-        tasks = {task.query.group: task for key, task in self._tasks.items() if key[0] == flow.serial}
         lake = Lake(flow.version.content.definition["lake"])
         waiting: dict[str, int] = {}
         try:
             if not isinstance(new, TrideltaError):
                 before, changeover = Changeover(lake, former.topology), Changeover(lake, new)
                 if changeover.moves(before):
-                    former.read(tasks, self.ending.is_set)
+                    former.read(tasks)
                     waiting = before.left_waiting(changeover)
             for query, count in waiting.items():
                 reason = waiting_reason(query, count)
@@ -413,9 +437,6 @@ class WorkerProcess:
         except Exception as error:
             # Perhaps the change is what mends it. Each query finds out when it starts whether it can go on from there.
             logger.error("former version not read to its end", flow=flow.name, reason=str(error))
-        for task in tasks.values():
-            if task.is_alive() and not self.ending.is_set():
-                task.want(flow.standing.accepting)
 
     def _collect(self, key: Key) -> None:
         task = self._tasks.pop(key)
