@@ -14,9 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from pipelines import logs
-from pipelines.errors import (
-    TrideltaError,
-)
+from pipelines.errors import TrideltaError
 from pipelines.execution.batch.driver_windows import DriverWindows, check_place, end_windows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
@@ -28,10 +26,7 @@ from pipelines.execution.checkpoint.durable import DurableBatches
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
-from pipelines.execution.protocol.coordinator import (
-    AttemptStore,
-    BatchState,
-)
+from pipelines.execution.protocol.coordinator import AttemptStore, BatchState
 from pipelines.execution.protocol.failures import lake_fault
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
@@ -46,7 +41,6 @@ from pipelines.planner.plan import save_plan
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
 
 logger = logs.logger(__name__)
 

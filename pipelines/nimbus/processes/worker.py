@@ -24,11 +24,7 @@ from pipelines.causes import named
 from pipelines.errors import TrideltaError
 from pipelines.execution.runners.admission import Admission
 from pipelines.nimbus import deployed
-from pipelines.nimbus.errors import (
-    DeployError,
-    LeaseHeldError,
-    RegistryError,
-)
+from pipelines.nimbus.errors import DeployError, LeaseHeldError, RegistryError
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.back_off import pause_after
@@ -37,13 +33,7 @@ from pipelines.nimbus.processes.draining import Draining, goes_on
 from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import LEASE_LOST, SPARK_GONE, STUCK, Life, holder_of
-from pipelines.nimbus.processes.slot_spark import (
-    jvm,
-    kill_jvm,
-    lives,
-    spark_needs_of,
-    spark_of,
-)
+from pipelines.nimbus.processes.slot_spark import jvm, kill_jvm, lives, spark_needs_of, spark_of
 from pipelines.nimbus.processes.standby import stand_by
 from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Key, Task, waiting_reason
 from pipelines.nimbus.registry.lifecycle import Status
