@@ -304,3 +304,31 @@ def test_a_reset_beside_a_checkpoint_that_is_there_takes_no_new_state(lake_root:
     put_back.change_windows(CONTINUE)
     put_back.begin(CONTINUE)
     Starting(lake, "t", "back").begin(REFUSE)
+
+
+def planned(lake: Lake, state: BatchState, *, plan: bool = True) -> Checkpoint:
+    """The query behind the channel, stopped by batch 1, of which an operator has said what is to be done."""
+    folder = deployed(lake, version=1)
+    checkpoint = Checkpoint("f", folder)
+    offset = folder / "spark" / "offsets" / "1"
+    offset.write_bytes((folder / "spark" / "offsets" / "0").read_bytes())
+    checkpoint.attempts().put("s__1/1", 1, AttemptRecord(0, 3, state, plan=checkpoint.plan(1)))
+    if not plan:
+        offset.unlink()
+    return checkpoint
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_nothing_begins_again_in_front_of_a_batch_that_is_still_to_be_left_out(lake_root: str, plan: bool) -> None:
+    """Its rows would come again, and nobody would know that they were left out."""
+    lake = Lake(lake_root)
+    checkpoint = planned(lake, BatchState.SKIPPED, plan=plan)
+    with pytest.raises(ChangeoverError, match="batch 1 was skipped") as caught:
+        two_windows(lake).make()
+    assert "tridelta run f;" in (caught.value.hint or "")
+    assert "tridelta rollback f" in (caught.value.hint or "")
+    assert checkpoint.epoch == Epoch(1, 0)
+    assert not (checkpoint.folder / "start.json").exists()
+    (checkpoint.spark / "offsets" / "1").write_bytes((checkpoint.spark / "offsets" / "0").read_bytes())
+    (checkpoint.spark / "commits" / "1").write_bytes(b"v1\n{}")
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])

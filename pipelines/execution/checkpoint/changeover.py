@@ -22,6 +22,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
+from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
@@ -206,6 +207,7 @@ class Changeover:
                 query.checkpoint.finish_putting_aside()
                 self._check_together(query)
                 if self._differs(query):
+                    refuse_skipped(query.checkpoint)
                     query.checkpoint.begin_at(self.start_of(query), self.aside(query.name))
                     anew.append(query.name)
                 elif query.checkpoint.epoch is not None:
@@ -356,6 +358,24 @@ def left_reader(lake: Lake, topology: TridentTopology, query: str) -> Checkpoint
         return None
     checkpoint = Checkpoint(topology.name, folder.parent / readers[0])
     return checkpoint if checkpoint.epoch is not None else None
+
+
+def refuse_skipped(checkpoint: Checkpoint) -> None:
+    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again.
+
+    Raises:
+        ChangeoverError: only the former definition goes on behind such a batch.
+    """
+    flow, records = checkpoint.flow, checkpoint.unmarked()
+    skipped = [txid for txid, record in records.items() if record.state is BatchState.SKIPPED]
+    if skipped:
+        raise ChangeoverError(
+            flow,
+            checkpoint.folder.name,
+            f"batch {min(skipped)} was skipped, and the former definition has not gone on behind it",
+            f"put the former definition back and run the flow (tridelta run {flow}; a deployed one: tridelta rollback {flow}): "
+            "it goes on behind the batch, whose rows stay in quarantine; then change it again",
+        )
 
 
 def windows_on_channels(topology: TridentTopology, query: str) -> bool:
