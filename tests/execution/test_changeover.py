@@ -332,3 +332,18 @@ def test_nothing_begins_again_in_front_of_a_batch_that_is_still_to_be_left_out(l
     (checkpoint.spark / "offsets" / "1").write_bytes((checkpoint.spark / "offsets" / "0").read_bytes())
     (checkpoint.spark / "commits" / "1").write_bytes(b"v1\n{}")
     assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+
+
+@pytest.mark.parametrize("state", [BatchState.POISON, BatchState.FAILED])
+def test_what_quarantine_has_of_a_batch_that_comes_again_is_named(lake_root: str, state: BatchState) -> None:
+    """The next epoch reads its rows under another txid, which would release nothing."""
+    lake = Lake(lake_root)
+    checkpoint = planned(lake, state)
+    attempts = checkpoint.attempts()
+    attempts.put("s__1/1", 2, AttemptRecord(0, 1, state, plan="lost"))
+    assert checkpoint.comes_again == []
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+    assert two_windows(lake).make() == (CONTINUE, [])
+    assert checkpoint.comes_again == [1, 2]
+    checkpoint.begin(Epoch(2, 1))
+    assert checkpoint.comes_again == []

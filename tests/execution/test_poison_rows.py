@@ -35,6 +35,7 @@ from pipelines.maintenance.repartition import _begun
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
+from pipelines.sources.channels import Start
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import COLUMNS
@@ -534,3 +535,43 @@ def test_windows_are_not_taken_over_in_front_of_a_batch_that_is_to_be_left_out(
             windows.take_over(query.checkpoint, 1.0, lambda: None)
         (query.spark / "offsets" / "1").unlink(missing_ok=True)
     assert query.checkpoint.epoch == EPOCH
+
+
+def test_what_comes_again_in_a_fresh_epoch_leaves_quarantine_first(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off between the two it is done once more; what was left out before stays."""
+    query.keep(0)
+    query.keep(1)
+    aside = query.checkpoint.folder.parent / "aside"
+    query.checkpoint.begin_at(Start({}), aside)
+    runner = query.runner()
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "begin", cut)
+        with pytest.raises(KeyboardInterrupt):
+            runner._begun(Epoch(2, 9))
+    assert (query.kept, query.checkpoint.comes_again) == (1, [1])
+    assert runner._begun(Epoch(2, 9)) == Epoch(2, 9)
+    assert query.poison.kept() == {0}
+
+
+def test_a_process_that_stood_still_releases_nothing_that_another_has_kept_since(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has begun, and its first batch with that txid has failed."""
+    query.keep(1)
+    query.checkpoint.begin_at(Start({}), query.checkpoint.folder.parent / "aside")
+    release = PoisonRows.release
+
+    def stands_still(poison: PoisonRows, txid: int, seen: int | None = None) -> None:
+        query.keep(1, plan=False)
+        release(poison, txid, seen)
+
+    monkeypatch.setattr(PoisonRows, "release", stands_still)
+    with pytest.raises(LateWriterError):
+        query.runner()._begun(Epoch(2, 1))
+    assert query.kept == 1

@@ -24,10 +24,10 @@ QUERY = "events__1"
 BATCHES: list[Any] = [[("a", 1, 0)], [("a", 12, 9), ("a", 13, 10)], [("a", 2, 11)], [("a", 4, 99)]]
 
 
-def flow(mended: Path, count: int, *, windows: int = 1, delay: int = 0) -> Flow:
+def flow(mended: Path, count: int, *, windows: int = 1, delay: int = 0, batches: list[Any] = BATCHES) -> Flow:
     """Return a flow whose first window fails at the second batch. A second one counts what the first has made."""
     stream: Any = Flow("changed", windows="channels").stream(
-        "events", FixedBatches(SCHEMA, BATCHES[:count]), delay=delay
+        "events", FixedBatches(SCHEMA, batches[:count]), delay=delay
     )
     once = {"trigger": Policy.count(1), "evict": Policy.count(99)}
     stream = stream.partition("k").aggregate(Faulty(str(mended)), **once)
@@ -64,3 +64,20 @@ def test_a_skipped_batch_is_left_out_before_windows_on_channels_change(spark: Sp
     # The windows begin empty.
     assert sums(lake) == [1, 3, 4]
     assert quarantined(lake, "changed") == [(txid, 12), (txid, 13)]
+
+
+def test_a_poison_batch_that_comes_again_under_another_txid_leaves_quarantine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Batch 1 was left out, so that no table holds its txid, and batch 2 gets another one."""
+    lake, mended = Lake(tmp_path / "lake"), tmp_path / "mended"
+    batches: list[Any] = [[("a", 1, 0)], [("a", 13, 9)], [("a", 13, 10)]]
+    Runtime(spark, lake).catch_up(flow(mended, 1, batches=batches))
+    assert poisoned(spark, lake, flow(mended, 2, batches=batches)) == 1
+    skip(lake, topology_of(flow(mended, 2, batches=batches)), 1, stream=QUERY)
+    assert poisoned(spark, lake, flow(mended, 3, batches=batches)) == 2
+    assert quarantined(lake, "changed") == [(1, 13), (2, 13)]
+    mended.touch()
+    assert changed(spark, lake, flow(mended, 3, windows=2, batches=batches)) == [QUERY]
+    assert sums(lake) == [1, 13]
+    assert (2, 13) not in quarantined(lake, "changed")

@@ -102,6 +102,21 @@ class Checkpoint:
         """Return whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
         return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
 
+    @property
+    def comes_again(self) -> list[int]:
+        """Return the txids of the epoch before `begin_at` whose rows come again with the next epoch, under whichever txids."""
+        return list(self._start_file.get("again", ())) if self.begins_anew else []
+
+    def _unfinished(self) -> list[int]:
+        """Return the txids that were begun or planned and neither finished nor left out."""
+        epoch, done = self.epoch, self.finished_batches()
+        if epoch is None:
+            return []
+        records = self.unmarked()
+        begun = {txid for txid, record in records.items() if record.state is not BatchState.SKIPPED}
+        is_planned = self.last_batch() >= done and epoch.txid(done) not in records
+        return sorted(begun | ({epoch.txid(done)} if is_planned else set()))
+
     def begin_at(self, start: Start, aside: Place | None = None) -> None:
         """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
 
@@ -109,7 +124,8 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        self.write("start.json", {**asdict(start), "behind": self._last_epoch})
+        again = self._unfinished()
+        self.write("start.json", {**asdict(start), "behind": self._last_epoch} | ({"again": again} if again else {}))
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
@@ -390,7 +406,7 @@ def _told_by(found: os.stat_result) -> tuple[int, int, int]:
 
 def _checked_start(fields: Any) -> dict[str, Any]:
     Start({str(name): int(txid) for name, txid in fields["channels"].items()}, fields["clock"])
-    return {**fields, "behind": fields["behind"]}
+    return {**fields, "behind": fields["behind"], "again": [int(txid) for txid in fields.get("again", ())]}
 
 
 def _checked_attempts(attempts: Any) -> dict[str, dict[str, Any]]:

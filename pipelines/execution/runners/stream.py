@@ -349,6 +349,8 @@ class StreamRunner:
 
     def _begun(self, epoch: Epoch) -> Epoch:
         """Begin an epoch with a fresh checkpoint and empty windows."""
+        for txid in self._checkpoint.comes_again:
+            self._poison.release_again(txid, self._checkpoint)
         if self._windows:
             self._windows.begin(epoch.first_txid, self._checkpoint)
         return self._checkpoint.begin(epoch)
