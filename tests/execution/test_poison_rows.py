@@ -575,3 +575,23 @@ def test_a_process_that_stood_still_releases_nothing_that_another_has_kept_since
     with pytest.raises(LateWriterError):
         query.runner()._begun(Epoch(2, 1))
     assert query.kept == 1
+
+
+def test_a_poison_batch_leaves_quarantine_before_windows_are_taken_over(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it."""
+    query.keep(0)
+    query.keep(1)
+    former = SimpleNamespace(checkpoint=Checkpoint("shop", query.lake.checkpoint_path("shop", "words__1")))
+    former.check_tables = former.put_aside = lambda: None
+    former.read = lambda _: SimpleNamespace(states=(), clocks={})
+    monkeypatch.setattr(windows_module.ChannelWindows, "of", lambda _: former)
+    monkeypatch.setattr(windows_module, "is_elsewhere", lambda *_: True)
+    monkeypatch.setattr(windows_module, "check_fields", lambda *_, **__: None)
+    windows: Any = DriverWindows.__new__(DriverWindows)
+    windows._files, windows._group = state_files(query.checkpoint.folder), query.poison._group
+    windows._stages, windows._states = [], SimpleNamespace(begin=lambda *_: None)
+    windows.take_over(query.checkpoint, 1.0, lambda: None)
+    assert query.checkpoint.epoch == Epoch(2, 0, 1)
+    assert query.poison.kept() == {0}

@@ -227,6 +227,9 @@ class DriverWindows:
                 check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
                 taken = former.read(self._stages)
                 self._remove_all(checkpoint)
+                for txid in checkpoint.unfinished():
+                    # As where windows change: it comes again, perhaps under another txid.
+                    PoisonRows(self._group).release(txid)
                 epoch = checkpoint.begin(self._next_epoch(checkpoint), same_tables=True)
                 txid = epoch.txid(epoch.first_batch)
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
@@ -512,7 +515,7 @@ def _unfinished(group: BatchGroup, checkpoint: Checkpoint) -> set[int]:
         problem = f"batch {done} of the former definition is in some of its tables and not in all"
         raise ChangeoverError(group.topology.name, group.name, problem)
     refuse_skipped(checkpoint)
-    return {*checkpoint.unmarked(), *([epoch.txid(done)] if planned else [])}
+    return {*checkpoint.unfinished()}
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:

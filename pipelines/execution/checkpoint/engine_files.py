@@ -107,16 +107,6 @@ class Checkpoint:
         """Return the txids of the epoch before `begin_at` whose rows come again with the next epoch, under whichever txids."""
         return list(self._start_file.get("again", ())) if self.begins_anew else []
 
-    def _unfinished(self) -> list[int]:
-        """Return the txids that were begun or planned and neither finished nor left out."""
-        epoch, done = self.epoch, self.finished_batches()
-        if epoch is None:
-            return []
-        records = self.unmarked()
-        begun = {txid for txid, record in records.items() if record.state is not BatchState.SKIPPED}
-        is_planned = self.last_batch() >= done and epoch.txid(done) not in records
-        return sorted(begun | ({epoch.txid(done)} if is_planned else set()))
-
     def begin_at(self, start: Start, aside: Place | None = None) -> None:
         """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
 
@@ -124,7 +114,7 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        again = self._unfinished()
+        again = self.unfinished()
         self.write("start.json", {**asdict(start), "behind": self._last_epoch} | ({"again": again} if again else {}))
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
@@ -257,6 +247,16 @@ class Checkpoint:
             return {}
         records, done = self.attempts().get(f"{self.folder.name}/{epoch.number}"), epoch.txid(self.finished_batches())
         return {txid: record for txid, record in records.items() if txid >= done}
+
+    def unfinished(self) -> list[int]:
+        """Return the txids that were begun or planned and neither finished nor left out."""
+        epoch, done = self.epoch, self.finished_batches()
+        if epoch is None:
+            return []
+        records = self.unmarked()
+        begun = {txid for txid, record in records.items() if record.state is not BatchState.SKIPPED}
+        is_planned = self.last_batch() >= done and epoch.txid(done) not in records
+        return sorted(begun | ({epoch.txid(done)} if is_planned else set()))
 
     def planned_at(self, batch: int) -> datetime | None:
         """Return when Spark has planned a batch; None: its offset log does not say."""
