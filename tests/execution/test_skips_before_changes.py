@@ -81,3 +81,18 @@ def test_a_poison_batch_that_comes_again_under_another_txid_leaves_quarantine(
     assert changed(spark, lake, flow(mended, 3, windows=2, batches=batches)) == [QUERY]
     assert sums(lake) == [1, 13]
     assert (2, 13) not in quarantined(lake, "changed")
+
+
+def test_what_was_kept_from_the_windows_comes_into_none_that_begin(spark: SparkSession, tmp_path: Path) -> None:
+    """Beyond the watermark events come again, for they wait in the windows: those of a batch that was left out do not."""
+    lake, mended = Lake(tmp_path / "lake"), tmp_path / "never"
+    left_out: Any = [("a", 13, 9_000), ("a", 5, 20_000)]
+    batches: list[Any] = [[("a", 1, 0)], left_out, [("a", 2, 21_000)], [("a", 4, 99_000)]]
+    Runtime(spark, lake).catch_up(flow(mended, 1, delay=5, batches=batches))
+    txid = poisoned(spark, lake, flow(mended, 2, delay=5, batches=batches))
+    skip(lake, topology_of(flow(mended, 2, delay=5, batches=batches)), txid, stream=QUERY)
+    Runtime(spark, lake, max_attempts=1).catch_up(flow(mended, 3, delay=5, batches=batches))
+    assert sums(lake) == [1]
+    assert changed(spark, lake, flow(mended, 4, windows=2, delay=5, batches=batches)) == [QUERY]
+    assert sums(lake) == [1, 2]
+    assert quarantined(lake, "changed") == [(txid, 5), (txid, 13)]

@@ -95,7 +95,7 @@ class Checkpoint:
     def start(self) -> Start | None:
         """Return where the channels are read on from, if this checkpoint took the place of another one."""
         fields = self._start_file
-        return Start(fields["channels"], fields["clock"]) if fields else None
+        return Start(fields["channels"], fields["clock"], fields["left_out"]) if fields else None
 
     @property
     def begins_anew(self) -> bool:
@@ -114,8 +114,9 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        again = self.unfinished()
-        self.write("start.json", {**asdict(start), "behind": self._last_epoch} | ({"again": again} if again else {}))
+        more = {"left_out": start.left_out, "again": self.unfinished()}
+        fields = {"channels": start.channels, "clock": start.clock, "behind": self._last_epoch}
+        self.write("start.json", fields | {name: value for name, value in more.items() if value})
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
@@ -406,7 +407,9 @@ def _told_by(found: os.stat_result) -> tuple[int, int, int]:
 
 def _checked_start(fields: Any) -> dict[str, Any]:
     Start({str(name): int(txid) for name, txid in fields["channels"].items()}, fields["clock"])
-    return {**fields, "behind": fields["behind"], "again": [int(txid) for txid in fields.get("again", ())]}
+    left_out = {str(name): [int(txid) for txid in txids] for name, txids in fields.get("left_out", {}).items()}
+    again = [int(txid) for txid in fields.get("again", ())]
+    return {**fields, "behind": fields["behind"], "left_out": left_out, "again": again}
 
 
 def _checked_attempts(attempts: Any) -> dict[str, dict[str, Any]]:
