@@ -387,12 +387,13 @@ class StateBehindError(TrideltaError):
 class ChangeoverError(TrideltaError):
     """A changed flow needs a fresh checkpoint for a query, which stands where none could take it up exactly."""
 
-    def __init__(self, flow: str, query: str, problem: str) -> None:
+    def __init__(self, flow: str, query: str, problem: str, hint: str = "") -> None:
         self.flow, self.query, self.problem = flow, query, problem
         super().__init__(
             f'flow "{flow}": the sources or the number of windows of its query "{query}" have changed, and the query cannot '
             f"begin again: {problem}",
-            hint="put the former definition back, and change it while `tridelta watch` runs it, or behind a run with --once: "
+            hint=hint
+            or "put the former definition back, and change it while `tridelta watch` runs it, or behind a run with --once: "
             "then it has read what is there",
         )
 

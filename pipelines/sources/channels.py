@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -64,10 +64,12 @@ class Start:
     Attributes:
         channels: the last txid of each channel that was read before.
         clock: of those, events up to this clock are done, in ms; later ones still waited in windows. None: all are done.
+        left_out: of each channel the txids whose later events did not: they were in batches that were kept from the windows.
     """
 
     channels: dict[str, int]
     clock: int | None = None
+    left_out: dict[str, list[int]] = field(default_factory=dict)
 
 
 class ChannelSource(Source):
@@ -165,7 +167,8 @@ class ChannelSource(Source):
             return frame
         left = F.col(events.ID).isNull() | (F.col("_txid") > F.lit(self._start.channels[channel]))
         if self._start.clock is not None:
-            left |= F.col(events.CLOCK) > F.lit(self._start.clock)
+            waits = F.col(events.CLOCK) > F.lit(self._start.clock)
+            left |= waits & ~F.col("_txid").isin(self._start.left_out.get(channel, []))
         return frame.where(left)
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:

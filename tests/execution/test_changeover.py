@@ -336,3 +336,98 @@ def test_a_reset_beside_a_checkpoint_that_is_there_takes_no_new_state(lake_root:
     put_back.change_windows(CONTINUE)
     put_back.begin(CONTINUE)
     Starting(lake, "t", "back").begin(REFUSE)
+
+
+def planned(lake: Lake, state: BatchState, *, plan: bool = True) -> Checkpoint:
+    """The query behind the channel, stopped by batch 1, of which an operator has said what is to be done."""
+    folder = deployed(lake, version=1)
+    checkpoint = Checkpoint("f", folder)
+    offset = folder / "spark" / "offsets" / "1"
+    offset.write_bytes((folder / "spark" / "offsets" / "0").read_bytes())
+    checkpoint.attempts().put("s__1/1", 1, AttemptRecord(0, 3, state, plan=checkpoint.plan(1)))
+    if not plan:
+        offset.unlink()
+    return checkpoint
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_nothing_begins_again_in_front_of_a_batch_that_is_still_to_be_left_out(lake_root: str, plan: bool) -> None:
+    """Its rows would come again, and nobody would know that they were left out."""
+    lake = Lake(lake_root)
+    checkpoint = planned(lake, BatchState.SKIPPED, plan=plan)
+    with pytest.raises(ChangeoverError, match="batch 1 was skipped") as caught:
+        two_windows(lake).make()
+    assert "tridelta run f;" in (caught.value.hint or "")
+    assert "tridelta rollback f" in (caught.value.hint or "")
+    assert checkpoint.epoch == Epoch(1, 0)
+    assert not (checkpoint.folder / "start.json").exists()
+    (checkpoint.spark / "offsets" / "1").write_bytes((checkpoint.spark / "offsets" / "0").read_bytes())
+    (checkpoint.spark / "commits" / "1").write_bytes(b"v1\n{}")
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+
+
+@pytest.mark.parametrize("state", [BatchState.POISON, BatchState.FAILED])
+def test_what_quarantine_has_of_a_batch_that_comes_again_is_named(lake_root: str, state: BatchState) -> None:
+    """The next epoch reads its rows under another txid, which would release nothing."""
+    lake = Lake(lake_root)
+    checkpoint = planned(lake, state)
+    attempts = checkpoint.attempts()
+    attempts.put("s__1/1", 2, AttemptRecord(0, 1, state, plan="lost"))
+    assert checkpoint.comes_again == []
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+    assert two_windows(lake).make() == (CONTINUE, [])
+    assert checkpoint.comes_again == [1, 2]
+    checkpoint.begin(Epoch(2, 1))
+    assert checkpoint.comes_again == []
+
+
+def waiting(lake: Lake, *kept: tuple[int, str]) -> Checkpoint:
+    """The query behind the channel has read both commits, whose events wait at 5 and 1005; quarantine has some by txid."""
+    folder = deployed(lake, version=2)
+    channel = str(lake.channel_path("f__s__s"))
+    rows = pa.table({"_event_id": ["x", "y"], "_event_clock": pa.array([2000, 3000]), "_txid": pa.array([2, 2])})
+    _append(channel, rows, BatchRecord(kind=BATCH, flow="f", epoch=1, txid=2, received=2, rows=2))
+    for part in ("offsets", "commits"):
+        source = lake.checkpoint_path("f", "s") / "spark" / part
+        (source / "2").write_bytes((source / "1").read_bytes())
+    offset = json.loads((folder / "spark" / "offsets" / "0").read_text().split("\n")[2]) | {"reservoirVersion": 3}
+    (folder / "spark" / "offsets" / "0").write_bytes(f"v1\n{{}}\n{json.dumps(offset)}".encode())
+    refused = [
+        {"stage": "batch", "batch_group": "s__1", "_txid": txid, "row": f'{{"_event_id":"{id_}","_event_clock":9000}}'}
+        for txid, id_ in kept
+    ]
+    # What failed behind windows is what these had made, and another query's is another's.
+    refused += [{"stage": "batch", "batch_group": "s__1", "_txid": 0, "row": '{"n":1}'}]
+    refused += [{"stage": "batch", "batch_group": "s", "_txid": 0, "row": '{"_event_id":"x","_event_clock":9000}'}]
+    write_deltalake(str(lake.quarantine_path("f")), pa.Table.from_pylist(refused))
+    return Checkpoint("f", folder)
+
+
+@pytest.mark.parametrize(
+    ("kept", "left_out"),
+    [
+        ([(0, "x"), (0, "y")], {"f__s__s": [2]}),
+        # A commit that an earlier release has cut: what waited is not lost.
+        ([(0, "x")], {}),
+        # It is not finished: it comes again.
+        ([(1, "x"), (1, "y")], {}),
+        ([], {}),
+    ],
+)
+def test_what_was_kept_from_windows_is_not_taken_for_what_waits(
+    lake_root: str, kept: list[tuple[int, str]], left_out: dict[str, list[int]]
+) -> None:
+    lake = Lake(lake_root)
+    checkpoint = waiting(lake, *kept)
+    checkpoint.attempts().put("s__1/1", 1, AttemptRecord(0, 1, BatchState.POISON))
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+    assert checkpoint.start == Start({"f__s__s": 2}, 1000, left_out)
+
+
+def test_what_was_left_out_once_stays_out_without_quarantine(lake_root: str) -> None:
+    """Its rows leave there with their age."""
+    lake = Lake(lake_root)
+    checkpoint = waiting(lake, (0, "of another batch"))
+    checkpoint.begin_at(Start({"f__s__s": 1}, 0, {"f__s__s": [2]}))
+    two_windows(lake).make()
+    assert checkpoint.start == Start({"f__s__s": 2}, 1000, {"f__s__s": [2]})

@@ -42,7 +42,7 @@ def test_a_map_takes_a_slice_once_in_an_epoch_that_begins_behind_its_files(tmp_p
     backfill = BoundedRunner(group, checkpoint)
     assert backfill._check_maps(("d1",)) == {}
     rows = pa.Table.from_pylist([{"word": "a", "n": 1}], schema=ARROW)
-    given = _SliceRows("d1", 1, frozenset({file}), rows, streamed=backfill._streamed(state.table))
+    given = _SliceRows("d1", 1, frozenset({file}), "pass", rows, streamed=backfill._streamed(state.table))
     backfill._write(state.writer, "counts", given)
     with pytest.raises(SliceOfMapError, match="in there already"):
         BoundedRunner(group, checkpoint)._check_maps(("d1",))

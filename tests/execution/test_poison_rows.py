@@ -133,13 +133,16 @@ class Query:
         runner._attempts, attempts.run = attempts, lambda *_: tried
         return runner
 
-    def begun_again(self) -> Epoch:
-        """The fresh epoch of a start by `continue`."""
+    def epochs(self) -> Any:
         epochs: Any = Epochs.__new__(Epochs)
         epochs._poison = poison = self.poison
         epochs._group, epochs._checkpoint, epochs._windows = poison._group, self.checkpoint, None
         epochs._attempts_in, epochs._wait = None, 0.0
-        begun: Epoch = epochs._fresh_epoch(CONTINUE)
+        return epochs
+
+    def begun_again(self) -> Epoch:
+        """The fresh epoch of a start by `continue`."""
+        begun: Epoch = self.epochs()._fresh_epoch(CONTINUE)
         return begun
 
     def is_taken(self, txid: int) -> bool:
@@ -627,3 +630,63 @@ def test_windows_are_not_taken_over_in_front_of_a_batch_that_is_to_be_left_out(
             windows.take_over(query.checkpoint, 1.0, lambda: None)
         (query.spark / "offsets" / "1").unlink(missing_ok=True)
     assert query.checkpoint.epoch == EPOCH
+
+
+def test_what_comes_again_in_a_fresh_epoch_leaves_quarantine_first(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off between the two it is done once more; what was left out before stays."""
+    query.keep(0)
+    query.keep(1)
+    aside = query.checkpoint.folder.parent / "aside"
+    query.checkpoint.begin_at(Start({}), aside)
+    runner = query.epochs()
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "begin", cut)
+        with pytest.raises(KeyboardInterrupt):
+            runner._begun(Epoch(2, 9))
+    assert (query.kept, query.checkpoint.comes_again) == (1, [1])
+    assert runner._begun(Epoch(2, 9)) == Epoch(2, 9)
+    assert query.poison.kept() == {0}
+
+
+def test_a_process_that_stood_still_releases_nothing_that_another_has_kept_since(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has begun, and its first batch with that txid has failed."""
+    query.keep(1)
+    query.checkpoint.begin_at(Start({}), query.checkpoint.folder.parent / "aside")
+    release = PoisonRows.release
+
+    def stands_still(poison: PoisonRows, txid: int, seen: int | None = None) -> None:
+        query.keep(1, plan=False)
+        release(poison, txid, seen)
+
+    monkeypatch.setattr(PoisonRows, "release", stands_still)
+    with pytest.raises(LateWriterError):
+        query.epochs()._begun(Epoch(2, 1))
+    assert query.kept == 1
+
+
+def test_a_poison_batch_leaves_quarantine_before_windows_are_taken_over(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it."""
+    query.keep(0)
+    query.keep(1)
+    former = SimpleNamespace(checkpoint=Checkpoint("shop", query.lake.checkpoint_path("shop", "words__1")))
+    former.check_tables = former.put_aside = lambda: None
+    former.read = lambda _: SimpleNamespace(states=(), clocks={})
+    monkeypatch.setattr(windows_module.ChannelWindows, "of", lambda _: former)
+    monkeypatch.setattr(windows_module, "is_elsewhere", lambda *_: True)
+    monkeypatch.setattr(windows_module, "check_fields", lambda *_, **__: None)
+    windows: Any = DriverWindows.__new__(DriverWindows)
+    windows._files, windows._group = state_files(query.checkpoint.folder), query.poison._group
+    windows._stages, windows._states = [], SimpleNamespace(begin=lambda *_: None)
+    windows.take_over(query.checkpoint, 1.0, lambda: None)
+    assert query.checkpoint.epoch == Epoch(2, 0, 1)
+    assert query.poison.kept() == {0}

@@ -24,7 +24,7 @@ from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
 from pipelines.execution.checkpoint.belonging import Belonging, Named, keep_named, named_by
-from pipelines.execution.checkpoint.changeover import windows_on_channels
+from pipelines.execution.checkpoint.changeover import refuse_skipped, windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import (
     Begun,
@@ -43,7 +43,6 @@ from pipelines.execution.checkpoint.window_files import (
     waiting_in,
 )
 from pipelines.execution.checkpoint.window_state import check_fields
-from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
@@ -222,12 +221,15 @@ class DriverWindows:
             if is_elsewhere(checkpoint, True):
                 check()
                 former.check_tables()
-                _refuse_skipped(self._group, checkpoint)
+                refuse_skipped(checkpoint)
                 self._refuse_claims()
                 # What they hold of a field has the type that it had on the channel.
                 check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
                 taken = former.read(self._stages)
                 self._remove_all(checkpoint)
+                for txid in checkpoint.unfinished():
+                    # As where windows change: it comes again, perhaps under another txid.
+                    PoisonRows(self._group).release(txid)
                 epoch = checkpoint.begin(self._next_epoch(checkpoint), same_tables=True)
                 txid = epoch.txid(epoch.first_batch)
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
@@ -512,17 +514,8 @@ def _unfinished(group: BatchGroup, checkpoint: Checkpoint) -> set[int]:
     if planned and Belonging(checkpoint, group.lake).holds((sink.table for sink in group.sinks), done):
         problem = f"batch {done} of the former definition is in some of its tables and not in all"
         raise ChangeoverError(group.topology.name, group.name, problem)
-    _refuse_skipped(group, checkpoint)
-    return {*checkpoint.unmarked(), *([epoch.txid(done)] if planned else [])}
-
-
-def _refuse_skipped(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again."""
-    records = checkpoint.unmarked()
-    skipped = [txid for txid, record in records.items() if record.state is BatchState.SKIPPED]
-    if skipped:
-        problem = f"batch {min(skipped)} was skipped, and the former definition has not gone on behind it"
-        raise ChangeoverError(group.topology.name, group.name, problem)
+    refuse_skipped(checkpoint)
+    return {*checkpoint.unfinished()}
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:

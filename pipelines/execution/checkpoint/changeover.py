@@ -22,11 +22,13 @@ from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
+from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
 from pipelines.sources.channels import Start
 from pipelines.state.delta_log import has_log
+from pipelines.state.quarantine import BATCH, GROUP
 from pipelines.state.schema import TXID
 from pipelines.windows.bucket import NEVER
 
@@ -178,6 +180,7 @@ class Changeover:
         count = 0
         for name, txid in start.channels.items():
             late = (pc.field(TXID) <= txid) & (pc.field(events.CLOCK) > start.clock) & pc.field(events.ID).is_valid()
+            late &= ~pc.field(TXID).isin(start.left_out.get(name, []))
             count += self._rows(name).count_rows(filter=late)
         return count
 
@@ -206,6 +209,7 @@ class Changeover:
                 query.checkpoint.finish_putting_aside()
                 self._check_together(query)
                 if self._differs(query):
+                    refuse_skipped(query.checkpoint)
                     query.checkpoint.begin_at(self.start_of(query), self.aside(query.name))
                     anew.append(query.name)
                 elif query.checkpoint.epoch is not None:
@@ -278,7 +282,39 @@ class Changeover:
             if query.windows_before
             else []
         )
-        return Start(channels, min(clocks, default=None))
+        clock = min(clocks, default=None)
+        return Start(channels, clock, {} if clock is None else self._left_out(query, channels, clock))
+
+    def _left_out(self, query: Query, channels: dict[str, int], clock: int) -> dict[str, list[int]]:
+        """Return the txids of channels whose events beyond a clock were in batches that were kept from the windows.
+
+        Quarantine has such a batch as it came to the windows; of one that failed behind them it has what they made. What was
+        known when the query began again holds on: rows leave quarantine with their age.
+        """
+        kept = self._kept_from_windows(query, clock)
+        before = query.checkpoint.start
+        found = {}
+        for name, last in channels.items():
+            waits = (pc.field(TXID) <= last) & (pc.field(events.CLOCK) > clock) & pc.field(events.ID).is_valid()
+            rows = self._rows(name).to_table(columns=[events.ID, TXID], filter=waits) if kept else None
+            ids, txids = (rows[events.ID].to_pylist(), rows[TXID].to_pylist()) if rows is not None else ([], [])
+            # A batch is whole commits. Of one that an earlier release has cut nothing is left out that could have waited.
+            honest = {txid for id_, txid in zip(ids, txids, strict=True) if id_ not in kept}
+            left_out = ({*txids} - honest) | {*(before.left_out.get(name, []) if before else [])}
+            if left_out:
+                found[name] = sorted(left_out)
+        return found
+
+    def _kept_from_windows(self, query: Query, clock: int) -> set[str]:
+        """Return the ids of the events beyond a clock that quarantine has of a query's batches, but for those that come again."""
+        path = self._lake.quarantine_path(self._topology.name)
+        rows = DeltaTable(str(path)).to_pyarrow_dataset() if has_log(path) else None
+        if rows is None or GROUP not in rows.schema.names:
+            return set()
+        own = (pc.field("stage") == BATCH) & (pc.field(GROUP) == query.checkpoint.folder.name)
+        own &= ~pc.field(TXID).isin(query.checkpoint.unfinished())
+        found = map(json.loads, rows.to_table(columns=["row"], filter=own)["row"].to_pylist())
+        return {row[events.ID] for row in found if events.ID in row and row.get(events.CLOCK, NEVER) > clock}
 
     def _untouched(self, query: Query, batch: int) -> bool:
         """Return whether a planned batch is in none of the query's tables."""
@@ -357,6 +393,24 @@ def left_reader(lake: Lake, topology: TridentTopology, query: str) -> Checkpoint
         return None
     checkpoint = Checkpoint(topology.name, folder.parent / readers[0])
     return checkpoint if checkpoint.epoch is not None else None
+
+
+def refuse_skipped(checkpoint: Checkpoint) -> None:
+    """Refuse a fresh epoch in front of a batch that is still to be left out: it would come again.
+
+    Raises:
+        ChangeoverError: only the former definition goes on behind such a batch.
+    """
+    flow, records = checkpoint.flow, checkpoint.unmarked()
+    skipped = [txid for txid, record in records.items() if record.state is BatchState.SKIPPED]
+    if skipped:
+        raise ChangeoverError(
+            flow,
+            checkpoint.folder.name,
+            f"batch {min(skipped)} was skipped, and the former definition has not gone on behind it",
+            f"put the former definition back and run the flow (tridelta run {flow}; a deployed one: tridelta rollback {flow}): "
+            "it goes on behind the batch, whose rows stay in quarantine; then change it again",
+        )
 
 
 def windows_on_channels(topology: TridentTopology, query: str) -> bool:

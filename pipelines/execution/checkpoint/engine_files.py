@@ -99,12 +99,17 @@ class Checkpoint:
     def start(self) -> Start | None:
         """Return where the channels are read on from, if this checkpoint took the place of another one."""
         fields = self._start_file
-        return Start(fields["channels"], fields["clock"]) if fields else None
+        return Start(fields["channels"], fields["clock"], fields["left_out"]) if fields else None
 
     @property
     def begins_anew(self) -> bool:
         """Return whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
         return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self.last_epoch
+
+    @property
+    def comes_again(self) -> list[int]:
+        """Return the txids of the epoch before `begin_at` whose rows come again with the next epoch, under whichever txids."""
+        return list(self._start_file.get("again", ())) if self.begins_anew else []
 
     def begin_at(self, start: Start, aside: Place | None = None) -> None:
         """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
@@ -113,7 +118,9 @@ class Checkpoint:
             start: what it leaves out the old checkpoint has behind itself.
             aside: where Spark's part of the old one goes; None: there is none.
         """
-        self.write("start.json", {**asdict(start), "behind": self.last_epoch})
+        more = {"left_out": start.left_out, "again": self.unfinished()}
+        fields = {"channels": start.channels, "clock": start.clock, "behind": self.last_epoch}
+        self.write("start.json", fields | {name: value for name, value in more.items() if value})
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
@@ -246,6 +253,16 @@ class Checkpoint:
             return {}
         records, done = self.attempts().get(epoch.scope(self.folder.name)), epoch.txid(self.finished_batches())
         return {txid: record for txid, record in records.items() if txid >= done}
+
+    def unfinished(self) -> list[int]:
+        """Return the txids that were begun or planned and neither finished nor left out."""
+        epoch, done = self.epoch, self.finished_batches()
+        if epoch is None:
+            return []
+        records = self.unmarked()
+        begun = {txid for txid, record in records.items() if record.state is not BatchState.SKIPPED}
+        is_planned = self.last_batch() >= done and epoch.txid(done) not in records
+        return sorted(begun | ({epoch.txid(done)} if is_planned else set()))
 
     def planned_at(self, batch: int) -> datetime | None:
         """Return when Spark has planned a batch; None: its offset log does not say."""
@@ -395,7 +412,9 @@ def _told_by(found: os.stat_result) -> tuple[int, int, int]:
 
 def _checked_start(fields: Any) -> dict[str, Any]:
     Start({str(name): int(txid) for name, txid in fields["channels"].items()}, fields["clock"])
-    return {**fields, "behind": fields["behind"]}
+    left_out = {str(name): [int(txid) for txid in txids] for name, txids in fields.get("left_out", {}).items()}
+    again = [int(txid) for txid in fields.get("again", ())]
+    return {**fields, "behind": fields["behind"], "left_out": left_out, "again": again}
 
 
 def _checked_attempts(attempts: Any) -> dict[str, dict[str, Any]]:

@@ -115,11 +115,11 @@ class Epochs:
             is_held: whether tables hold batches of former lives.
         """
         kept, checkpoint = self._poison.kept(), self._checkpoint
+        if checkpoint.begins_anew:
+            # These are given back where the epoch begins.
+            return kept - set(checkpoint.comes_again)
         # A source that is read on from somewhere else than its start brings those again that nobody has left out.
         again = kept if not is_held and checkpoint.start is None else set[int]()
-        if kept and checkpoint.begins_anew:
-            records = self.attempts().get(f"{self._group.name}/{checkpoint.last_epoch}")
-            again = {txid for txid in kept & records.keys() if records[txid].state is not BatchState.SKIPPED}
         if again:
             with checkpoint.committing(self._wait):
                 for txid in sorted(again):
@@ -160,6 +160,8 @@ class Epochs:
 
     def _begun(self, epoch: Epoch) -> Epoch:
         """Begin an epoch with a fresh checkpoint and empty windows."""
+        for txid in self._checkpoint.comes_again:
+            self._poison.release_again(txid, self._checkpoint)
         if self._windows:
             self._windows.begin(epoch.first_txid, self._checkpoint)
         return self._checkpoint.begin(epoch)
