@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
 
 from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
@@ -157,15 +157,44 @@ def _bucketed(node: nodes.WindowNode, frame: DataFrame, left_out: set[str]) -> D
 
 
 def hashable(name: str, kind: Any) -> Column:
-    """Return a key field as it is hashed: of several values, and of a map's entries, the set counts, whatever their order."""
+    """Return a key field as it is hashed: of several values, and of a map's entries, the set counts, whatever their order.
+
+    As for `key_of`, -0.0 is 0.0: Spark's hash and `array_distinct` take them for one, a JSON text does not.
+    """
     if isinstance(kind, ArrayType):
         return F.array_sort(F.array_distinct(column(name)))
+    if not isinstance(kind, MapType | StructType):
+        return column(name)
+    value = _without_signed_zeros(column(name), kind)
     if isinstance(kind, MapType):
-        names = F.array_sort(F.map_keys(column(name)))
-        return F.to_json(F.map_from_arrays(names, F.transform(names, lambda one: column(name)[one])))
+        names = F.array_sort(F.map_keys(value))
+        return F.to_json(F.map_from_arrays(names, F.transform(names, lambda one: value[one])))
+    return F.to_json(value)
+
+
+def _without_signed_zeros(value: Column, kind: Any) -> Column:
+    """Return a value whose floats are 0.0 where they are -0.0; a value without floats as it is."""
+    if isinstance(kind, FloatType | DoubleType):
+        return value + F.lit(0.0).cast(kind)
+    if not _has_floats(kind):
+        return value
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda one: _without_signed_zeros(one, kind.elementType))
+    if isinstance(kind, MapType):
+        # The names need nothing: Spark makes no map with -0.0 for a name.
+        return F.transform_values(value, lambda _, one: _without_signed_zeros(one, kind.valueType))
+    parts = [_without_signed_zeros(value.getField(own.name), own.dataType).alias(own.name) for own in kind.fields]
+    return F.when(value.isNotNull(), F.struct(*parts))
+
+
+def _has_floats(kind: Any) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_floats(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_floats(kind.valueType)
     if isinstance(kind, StructType):
-        return F.to_json(column(name))
-    return column(name)
+        return any(_has_floats(own.dataType) for own in kind.fields)
+    return isinstance(kind, FloatType | DoubleType)
 
 
 class StreamContext:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -158,16 +158,50 @@ def identity_of(context: WindowContext, text: str) -> str:
 
 
 def key_of(event: Event, partition: Sequence[str]) -> Key:
-    """Return the key of an event: [a, b] and [b, a] are one key, and no two different keys look alike."""
-    return tuple(tuple(distinct(values_of(event.get(field)))) for field in partition)
+    """Return the key of an event: [a, b] and [b, a] are one key, 0.0 and -0.0, too; no two different keys look alike."""
+    return tuple(tuple(distinct(map(_with_plain_zeros, values_of(event.get(field))))) for field in partition)
 
 
-def by_entries(key: Key) -> Key:
-    """Return a key as earlier releases had it: the values of a map were its entries."""
+def former_texts(event: Event, key: Key, partition: Sequence[str]) -> Iterator[str]:
+    """Yield under what texts windows of an event's key may be that earlier releases have kept.
+
+    For these -0.0 was another value than 0.0, and of both in one list the last counted; the values of a map were its entries.
+    """
+    own = key
+    # What has no zero has no such text.
+    if "0.0" in key_text(key):
+        own = tuple(tuple(distinct(values_of(event.get(field)))) for field in partition)
+        yield key_text(own)
+        yield key_text(tuple(tuple(map(_with_minus_zeros, values)) for values in key))
+    yield key_text(_by_entries(own))
+
+
+def _by_entries(key: Key) -> Key:
     return tuple(
         tuple(distinct(values[0].items())) if values and isinstance(values[0], dict) and values[0] else values
         for values in key
     )
+
+
+def _with_plain_zeros(value: Any) -> Any:
+    """Return a value with 0.0 for each -0.0 in it."""
+    if isinstance(value, float):
+        return value + 0.0
+    return _of_parts(_with_plain_zeros, value)
+
+
+def _with_minus_zeros(value: Any) -> Any:
+    if isinstance(value, float):
+        return value or -0.0
+    return _of_parts(_with_minus_zeros, value)
+
+
+def _of_parts(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [*map(change, value)] if isinstance(value, list) else tuple(map(change, value))
+    if isinstance(value, dict):
+        return {change(name): change(item) for name, item in value.items()}
+    return {*map(change, value)} if isinstance(value, set | frozenset) else value
 
 
 def key_text(key: Key) -> str:

@@ -20,7 +20,7 @@ from pipelines.windows.buffer import (
     Key,
     Window,
     WindowContext,
-    by_entries,
+    former_texts,
     key_of,
     key_text,
     restored_event,
@@ -145,7 +145,7 @@ class KeyedWindows:
             raw = self._raw(event)
             if raw is None or raw not in known:
                 key = self.key_of(event)
-                found |= {key_text(key), key_text(by_entries(key))}
+                found |= {key_text(key), *former_texts(event, key, self._partition)}
                 if raw is not None:
                     known.add(raw)
         return found
@@ -239,9 +239,9 @@ class KeyedWindows:
             raw = raw_key(event)
             window = known.get(raw)
             if window is None:
-                window = self._window_of(event, raw)
-            if now >= window.wake:
-                window = self._awake(window, now, results)
+                window = self._window_of(event, raw, now, results)
+            if now >= window.wake and not self._awake(window, now, results):
+                window = self._window_of(event, raw, now, results)
             made = window.event(event, now)
             fed[window.text] = window
             if made:
@@ -250,29 +250,37 @@ class KeyedWindows:
             if window.wake < window.entry:
                 self._set_timer(window)
 
-    def _window_of(self, event: Event, raw: Any) -> Window:
+    def _window_of(self, event: Event, raw: Any, now: int, results: list[Item]) -> Window:
         key = key_of(event, self._partition)
         text = key_text(key)
         window = self._windows.get(text)
         if window is None:
-            window = self._windows.pop(key_text(by_entries(key)), None)
+            window = self._former_window(event, key, now, results)
             if window is None:
                 window = window_for(self._operation, key, self._context)
-            window.key, window.text = key, text
+            window.key, window.text, window.identity = key, text, None
             self._windows[text] = window
         if raw is not None:
             self._known[raw] = window
             window.raw.append(raw)
         return window
 
-    def _awake(self, window: Window, now: int, results: list[Item]) -> Window:
-        """Return the window after the ticks up to `now`; a new one where it has expired."""
+    def _former_window(self, event: Event, key: Key, now: int, results: list[Item]) -> Window | None:
+        """Take out the window that an earlier release has kept for a key under another text; None: there is none."""
+        for text in former_texts(event, key, self._partition):
+            window = self._windows.get(text)
+            # What it has made by then has the ids that it had, wherever a batch ends.
+            if window is not None and (now < window.wake or self._awake(window, now, results)):
+                return self._windows.pop(text)
+        return None
+
+    def _awake(self, window: Window, now: int, results: list[Item]) -> bool:
+        """Take what the ticks up to `now` make of a window; return whether it lives on, else it is forgotten."""
         self._take_fired(window, window.advance(now), results)
-        if not window.expired(now):
-            return window
-        self._forget(window)
-        fresh = self._windows[window.text] = window_for(self._operation, window.key, self._context)
-        return fresh
+        if window.expired(now):
+            self._forget(window)
+            return False
+        return True
 
     def _take_fired(self, window: Window, fired: Iterable[Fired], results: list[Item]) -> None:
         number, before = 0, None

@@ -301,6 +301,24 @@ def types_and_ways_that_meet() -> tuple[Flow, Any]:
     return flow, {**script, "declared": declared, "capitals": [at(0, EVENT_ID="x", v=1), at(1, v=2)]}
 
 
+def keys_with_both_zeros() -> tuple[Flow, Any]:
+    each: dict[str, Any] = {"trigger": C(1), "evict": C(0)}
+    kinds = {"one": "double", "several": "array<double>", "part": "struct<x: float>"}
+    flow = Flow("zeros")
+    for name, kind in kinds.items():
+        flow.stream(name, f"k {kind}").partition("k").aggregate(Count(), **each).output()
+    flow.stream("left", "k double, n bigint").to("both")
+    flow.stream("right", "k double, m bigint").to("both")
+    flow.stream("both").partition("k").join("left", "right", C(0)).output()
+    keys: dict[str, list[Any]] = {
+        "one": [0.0, -0.0],
+        "several": [[0.0, -0.0], [0.0], [-0.0, 0.0], [-0.0]],
+        "part": [{"x": -0.0}, {"x": 0.0}],
+    }
+    script = {name: [at(n, k=key) for n, key in enumerate(given)] for name, given in keys.items()}
+    return flow.build(), {**script, "left": [at(0, k=0.0, n=1)], "right": [at(1, k=-0.0, m=2)]}
+
+
 CASES = [
     split_by_every_kind_of_criteria,
     join_of_an_event_with_itself,
@@ -318,6 +336,7 @@ CASES = [
     join_behind_which_windows_stand,
     values_in_user_code_and_in_keys,
     aligned_behind_other_windows,
+    keys_with_both_zeros,
 ]
 
 
