@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -135,6 +136,7 @@ def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
             raise FunctionError(operation, problem)
         # What is read back must be what was written, or it means something that was not checked.
         again = _parsed(operation, said)
+        _check(operation, text, again)
         if again.sql(_RowDialect, identify=True, comments=False) != said or "${" in said or _lost(text, said):
             raise FunctionError(operation, f"cannot be read without doubt: {text!r}", hint="write it in a plainer way")
     except RecursionError:
@@ -175,6 +177,8 @@ def _check(operation: str, text: str, tree: exp.Expr) -> None:
             raise FunctionError(operation, f"{node.sql('spark')} does not look at one tuple alone")
         if type(node) not in _PARTS or (isinstance(node, exp.Any | exp.All) and not isinstance(node.parent, _LIKE)):
             raise FunctionError(operation, f"{type(node).__name__} is not allowed in {text!r}")
+        if isinstance(node, exp.Var) and not re.fullmatch("[A-Za-z_]+", node.name):
+            raise FunctionError(operation, f"{node.name[:60]!r} is no unit in {text!r}")
         if isinstance(node, exp.HexString) and not re.fullmatch("[0-9A-Fa-f]*", node.name):
             raise FunctionError(operation, f"X'{node.name}' holds other characters than those of bytes in hexadecimal")
 
@@ -210,14 +214,14 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
 
 
 def _lost(text: str, said: str) -> set[str]:
-    """Return the names and values of a text that are not in the rewritten text: nothing may get lost between the two."""
-    words = (_words(wording, _RowDialect().tokenize(wording)) for wording in (text, said))
-    return set.difference(*words) - _RENAMED
+    """Return the names and values of a text that are not, or not as often, in the rewritten text: nothing may get lost."""
+    written, rewritten = (_words(wording, _RowDialect().tokenize(wording)) for wording in (text, said))
+    return (written - rewritten).keys() - _RENAMED
 
 
-def _words(text: str, tokens: Iterable[Token]) -> set[str]:
+def _words(text: str, tokens: Iterable[Token]) -> Counter[str]:
     kinds = (TokenType.STRING, TokenType.NUMBER, TokenType.VAR, TokenType.IDENTIFIER, TokenType.HEX_STRING)
-    return {token.text.lower() for token in _with_values(text, tokens) if token.token_type in kinds}
+    return Counter(token.text.lower() for token in _with_values(text, tokens) if token.token_type in kinds)
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
