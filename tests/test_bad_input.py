@@ -505,17 +505,17 @@ def test_a_batch_that_a_gate_refuses(runtime: Runtime, lake: Lake, poisoned: Pat
     assert quarantined(lake) == []
 
 
-def test_a_fresh_checkpoint_that_continues_takes_the_txid_of_a_poison_batch_over(
+def test_a_fresh_checkpoint_that_continues_leaves_the_txid_of_a_poison_batch_alone(
     runtime: Runtime, lake: Lake, poisoned: Path
 ) -> None:
     with pytest.raises(PoisonBatchError) as caught:
         runtime.catch_up(gated(poisoned, 3))
     assert (caught.value.txid, quarantined(lake)) == (1, BATCH)
     shutil.rmtree(lake.checkpoint_path("counting", "rows"))
-    # From the first file on: it becomes batch 1 now, and the batch that the gate refuses batch 2.
+    # From the first file on: it becomes batch 2 now, and the batch that the gate refuses batch 3. What was kept before stays.
     with pytest.raises(PoisonBatchError) as caught:
         runtime.catch_up(gated(poisoned, 3), on_fresh_checkpoint="continue")
-    assert (caught.value.txid, quarantined(lake)) == (2, BATCH)
+    assert (caught.value.txid, quarantined(lake)) == (3, sorted(2 * BATCH))
 
 
 # --- a fresh checkpoint ---------------------------------------------------------------------------------------------

@@ -80,6 +80,9 @@ def content_of(
     from pipelines.flowmix.flow import BATCH
 
     name, chosen = topology.name, dict(settings or {})
+    if name in (SHARED, WATCHED):
+        # An application of its own would have the name of one that others share, and its Spark would be theirs.
+        raise DeployError(name, "an application that flows share has that name", hint="give the flow another name")
     check_settings(name, chosen)
     check_asked_columns(topology, chosen)
     queries = _queries(topology)

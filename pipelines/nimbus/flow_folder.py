@@ -26,7 +26,7 @@ from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import Flow
 from pipelines.flowmix.yaml_document import content_of
 from pipelines.flowmix.yaml_form import load_flow
-from pipelines.nimbus.deployed import WATCHED
+from pipelines.nimbus.deployed import WATCHED, YAML
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
     NimbusError,
@@ -261,8 +261,12 @@ class FlowFolder:
     def _adopt(self) -> None:
         """Take over what an earlier watch of this folder, or a call that was cut off, has deployed."""
         for flow in self._nimbus.cluster().flows:
-            if flow.settings.get("owner") == self._owner and flow.name not in self.deployed:
-                file = Path(self._nimbus.versions(flow.name)[-1].content.definition["file"])
+            if flow.settings.get("owner") != self._owner or flow.name in self.deployed:
+                continue
+            definition = self._nimbus.versions(flow.name)[-1].content.definition
+            file = Path(definition.get("file") or "")
+            # Whoever submits a flow may write anything into its owner.
+            if definition.get("kind") == YAML and file.parent == self._files.folder.absolute():
                 awaited = STOPPED if flow.status == Status.KILLED else STARTED
                 self.deployed[flow.name] = _WatchedFlow(FlowFile(file, ""), awaited)
         self._adopted = True

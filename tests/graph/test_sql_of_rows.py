@@ -19,11 +19,11 @@ CALL = "reflect('java.lang.System', 'exit', '1')"
 # Two units of an interval are read as any token, which is printed without its quotes; the second text is what would be missed.
 IN_UNITS = "second or reflect(lower('A'), lower('B')) <> 'X'"
 BYPASSES = [
-    f"x > now() - INTERVAL '1 1:1:1' DAY TO \"{IN_UNITS}\" or k = \"{IN_UNITS}\"",
+    f'x > now() - INTERVAL \'1 1:1:1\' DAY TO "{IN_UNITS}" or k = "{IN_UNITS}"',
     f"x > now() - INTERVAL '1 1:1:1' DAY TO `{IN_UNITS}` or k = \"{IN_UNITS}\"",
-    f"x - INTERVAL '1' \"day) or reflect(lower('A'), lower('B')) <> 'X'\" is null",
-    f"extract(\"{IN_UNITS}\" from x) = k or k = \"{IN_UNITS}\"",
-    f"dateadd(`{IN_UNITS}`, 1, x) = k or k = \"{IN_UNITS}\"",
+    "x - INTERVAL '1' \"day) or reflect(lower('A'), lower('B')) <> 'X'\" is null",
+    f'extract("{IN_UNITS}" from x) = k or k = "{IN_UNITS}"',
+    f'dateadd(`{IN_UNITS}`, 1, x) = k or k = "{IN_UNITS}"',
     f"/* /*+ */ or {CALL} -- */ n > 1",
     f"/*+ {CALL} */ n > 1",
     f"n > 1 --\\\n or {CALL}",

@@ -15,6 +15,7 @@ from pipelines import Lake
 from pipelines.errors import LostRowsError, MissingPathError
 from pipelines.flowmix import load_flow
 from pipelines.nimbus import flow_folder
+from pipelines.nimbus.deployed import CATALOG, YAML
 from pipelines.nimbus.errors import NotAliveError, NoTransitionError, RegistryError, SubmitError
 from pipelines.nimbus.flow_folder import FlowFolder
 from pipelines.nimbus.registry.records import Content, Version
@@ -91,7 +92,10 @@ class Deployed:
         return []
 
     def versions(self, name: str) -> list[Version]:
-        return [Version(number, Content({"file": str(file)}, {}), 0.0) for number, file in self.texts[name].items()]
+        return [
+            Version(number, Content({"kind": YAML, "file": str(file)}, {}), 0.0)
+            for number, file in self.texts[name].items()
+        ]
 
     def news(self) -> list[tuple[str, ...]]:
         found, self.log = self.log, []
@@ -379,6 +383,19 @@ def test_a_folder_that_is_gone_for_a_while_stops_nothing(streams: Deployed, flow
     assert folder.look() == []
     with pytest.raises(MissingPathError):
         watched(streams, flows / "none")
+
+
+@pytest.mark.parametrize(
+    "definition", [{"kind": CATALOG, "name": "other"}, {"kind": YAML, "file": "/elsewhere/o.yaml"}]
+)
+def test_a_flow_is_not_the_watchs_own_by_its_owner_alone(
+    streams: Deployed, flows: Path, definition: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any form may write that setting."""
+    streams._put("other", {"owner": f"tridelta watch {flows}"})
+    monkeypatch.setattr(streams, "versions", lambda name: [Version(1, Content(definition, {}), 0.0)])
+    folder = watched(streams, flows)
+    assert (folder.look(), folder.stop(), folder.deployed, list(streams.flows)) == ([], [], {}, ["other"])
 
 
 @pytest.mark.parametrize("done", [False, True])

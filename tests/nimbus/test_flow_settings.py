@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.nimbus.errors import SettingError, SubmitError
+from pipelines.nimbus.deployed import SHARED, WATCHED, content_of
+from pipelines.nimbus.errors import DeployError, SettingError, SubmitError
 from pipelines.nimbus.flow_settings import SETTINGS, TEXTS, FlowSettingsForm, check_settings, check_user_workers
 from pipelines.nimbus.settings import PREFIX, NimbusSettings
+from pipelines.sources import FixedBatches
 from pipelines.thresholds import Thresholds
+from pipelines.trident import DeltaState, TridentTopology
 
 WRONG = [
     ("hosts", [1, "a"]),
@@ -171,3 +174,12 @@ def test_each_threshold_has_limits() -> None:
     for one in fields(Thresholds):
         with pytest.raises(ValueError, match=one.name):
             Thresholds(**{one.name: math.nan})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [SHARED, WATCHED])
+def test_no_flow_has_the_name_of_an_application_that_flows_share(name: str) -> None:
+    """Isolated, or with Spark settings of its own, its application would be theirs."""
+    topology = TridentTopology(name)
+    topology.new_stream("s", FixedBatches("k string", [])).partition_persist(DeltaState("t"))
+    with pytest.raises(DeployError, match="an application that flows share has that name"):
+        content_of(topology, {"kind": "catalog", "name": name, "lake": "/lake"})

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,8 +19,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pipelines.nimbus.errors import LeaseHeldError, RegistryLeaseLostError
+from pipelines.nimbus.processes.beats import Beats
 from pipelines.nimbus.registry.leases import Lease, Leases
+from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.settings import NimbusSettings
 
 NAME = "flights/main"
 SECONDS = 10.0
@@ -82,7 +88,9 @@ class TwoHolders(RuleBasedStateMachine):
         assert self.live is not None
         longer = self.leases[holder].renew(lease, seconds)
         assert longer.token == lease.token
-        assert longer.expires_at == max(self.live.expires_at, self.seen_by(holder) + seconds), "never shorter"
+        now = self.seen_by(holder)
+        is_ahead = self.live.expires_at > now + 2 * seconds
+        assert longer.expires_at == (now + seconds if is_ahead else max(self.live.expires_at, now + seconds))
         self.live = longer
 
     @precondition(lambda self: any(self.hands.values()))
@@ -147,3 +155,43 @@ def test_two_holders_never_hold_or_write_at_once(skew: float) -> None:
         case = type("TwoHoldersCase", (TwoHolders,), {"skew": skew, "make": staticmethod(lambda: store)})
         run_state_machine_as_test(case, settings=settings(max_examples=25, stateful_step_count=25))
         store.close()
+
+
+def test_a_lease_that_a_clock_far_ahead_has_taken_is_of_its_length_again_once_it_is_renewed(tmp_path: Path) -> None:
+    now = 4600.0
+    keeper = Leases(Store.migrated(f"sqlite:///{tmp_path}/registry.db"), clock=lambda: now)
+    lease = keeper.take(NAME, "one", SECONDS)
+    now = 1000.0
+    lease = keeper.renew(lease, SECONDS)
+    assert lease.expires_at == 1010.0
+    now = 1011.0
+    assert keeper.take(NAME, "two", SECONDS).token == lease.token + 1
+    with pytest.raises(RegistryLeaseLostError):
+        keeper.renew(lease, SECONDS)
+
+
+def test_beats_go_on_behind_an_error_that_nobody_foresaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.migrated(f"sqlite:///{tmp_path}/registry.db")
+    settings = replace(NimbusSettings.from_environment(), beat_seconds=0.05)
+    ends: list[str] = []
+    beats = Beats(Leases(store), Places(store), settings, ("s1", 1), lambda code, why: ends.append(why))
+    measured = beats._memory_bytes
+    told: list[int] = []
+
+    def fails_once() -> int:
+        told.append(1)
+        if len(told) == 1:
+            raise OSError("too many open files")
+        return measured()
+
+    monkeypatch.setattr(beats, "_memory_bytes", fails_once)
+    beats.take_slot("one")
+    beats.start({}, {})
+    try:
+        until = time.monotonic() + 30
+        while len(told) < 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        beats.end()
+    assert not ends

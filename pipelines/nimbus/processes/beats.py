@@ -75,8 +75,8 @@ class Beats:
             self._beat()
 
     def _beat(self) -> None:
-        memory = self._memory_bytes()
         try:
+            memory = self._memory_bytes()
             self._lease = self._leases.renew(self._lease, self._settings.lease_seconds)
             self._renewed_at = time.monotonic()
             self._beat_for([task for task in list(self._tasks.values()) if task.lease is not None], memory)
@@ -87,6 +87,9 @@ class Beats:
                 self._end_now(LEASE_LOST, str(error))
         except RegistryError as error:
             logger.warning("no beat", reason=str(error))
+        except Exception:
+            # What is wrong with one figure is not to end all flows; where no beat comes through, the line below does.
+            logger.exception("no beat")
         if time.monotonic() - self._renewed_at > self._settings.lease_seconds:
             self._end_now(LEASE_LOST, f"the registry has not answered for {self._settings.lease_seconds:g} s")
 

@@ -39,6 +39,10 @@ class Lease:
     expires_at: float
 
 
+_AHEAD = 2
+"""A lease that ends so many times its length from now was taken by another clock: no two lengths of one lease differ so much."""
+
+
 class Leases:
     """The leases of one registry.
 
@@ -71,7 +75,7 @@ class Leases:
         return lease
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
-        """Prolong a lease under its token; it never becomes shorter."""
+        """Prolong a lease under its token; it becomes shorter only where a clock that was far ahead has been put back."""
         _check(lease.name, lease.holder, seconds)
         with self._store.write() as connection:
             return self.renew_in(connection, lease, seconds)
@@ -79,9 +83,13 @@ class Leases:
     def renew_in(self, connection: Connection, lease: Lease, seconds: float) -> Lease:
         """Renew within a transaction of the caller's."""
         row = self.guard(connection, lease)
-        longer = Lease(lease.name, lease.holder, lease.token, max(row.expires_at, self._clock() + seconds))
-        self._put(connection, longer, held=True, taken_at=row.taken_at)
-        return longer
+        now = self._clock()
+        # Else nobody could take it for as long as the clock was ahead, though its holder, which lives, has the right time since.
+        is_ahead = row.expires_at > now + _AHEAD * seconds
+        expires_at = now + seconds if is_ahead else max(row.expires_at, now + seconds)
+        renewed = Lease(lease.name, lease.holder, lease.token, expires_at)
+        self._put(connection, renewed, held=True, taken_at=row.taken_at)
+        return renewed
 
     def release(self, lease: Lease) -> bool:
         """Give a lease back, so that the next holder need not wait. False if it was no longer held."""
