@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,6 +10,11 @@ if TYPE_CHECKING:
 
 _OTHERWISE = ("CURRENT_LIKE", "EXPRESSION_WITH_RANDOM_SEED", "PYTHON_UDF", "EVAL_PYTHON_UDTF", "SCALA_UDF")
 """What a plan has, in Spark's words, where it asks the clock, draws lots, or calls a function that Spark cannot look into."""
+_TEXTS_OF_THE_CLOCK = re.compile(
+    r"\(\s*(?:now|today|tomorrow|yesterday)\s*(?: as (?:date|timestamp)|[,)])", re.IGNORECASE
+)
+"""Texts that become times of the clock in each job's optimizer, where they are cast or read as a date or a time, as a plan shows
+them: a field would be followed by its number."""
 
 
 def may_differ(frame: DataFrame) -> bool:
@@ -20,4 +26,5 @@ def may_differ(frame: DataFrame) -> bool:
     plan: Any = frame._jdf.queryExecution().analyzed()
     jvm: Any = frame.sparkSession._jvm
     known = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    return any(plan.containsPattern(getattr(known, name)()) for name in _OTHERWISE)
+    asks = any(plan.containsPattern(getattr(known, name)()) for name in _OTHERWISE)
+    return asks or _TEXTS_OF_THE_CLOCK.search(plan.toString()) is not None

@@ -17,6 +17,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.report import BatchReport
+from pipelines.planner.repeats import may_differ
 from pipelines.quality import drop, fail
 from pipelines.sources import FixedBatches, PythonSource
 from pipelines.trident import OPAQUE, Count, DeltaState, MapGet, Max, TridentTopology
@@ -79,6 +80,20 @@ def test_rows_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
     held = found(lake, "rows")
     assert sorted(held["rows"] + held["quarantine"]) == [*range(10)]
     assert len(held["rows"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "differs"),
+    [
+        ("ts > 'now'", True),
+        ("cast(' Today ' as date) = cast(ts as date)", True),
+        ("to_date('yesterday') < ts", True),
+        ("ts > '2024-01-01' and now = 'now' and cast(now as timestamp) = ts", False),
+    ],
+)
+def test_texts_that_are_times_of_the_clock(spark: SparkSession, condition: str, differs: bool) -> None:
+    frame = spark.createDataFrame([], "ts timestamp, now string").where(condition)
+    assert may_differ(frame) is differs
 
 
 def test_rows_by_a_function_that_changes_its_mind(spark: SparkSession, tmp_path: Path) -> None:
