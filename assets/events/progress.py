@@ -152,9 +152,13 @@ class Progress:
             now: Seconds since 1970.
         """
         events: list[Event] = []
+        self._last_until = time.perf_counter() + LOOK_SECONDS
         for name in [name for name in self._seen if name not in deployed]:
             if name in self._views:
-                events += self._last_of_tables(self._views[name], now)
+                made, all_read = self._last_of_tables(self._views[name], now)
+                events += made
+                if not all_read:
+                    continue
                 events.append(registered(name, None))
             del self._seen[name]
         known = [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]
@@ -191,7 +195,8 @@ class Progress:
         seen, made = self._seen.get(view.name), []
         if seen is None or seen.id != flow.id:
             # Removed and submitted again since the last look: not all that its life before has written was reported.
-            made = self._last_of_tables(view, now) if seen is not None else []
+            # What is left of that the looks at this one report.
+            made = self._last_of_tables(view, now)[0] if seen is not None else []
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
             tables = seen.tables if seen is not None else {}
@@ -202,17 +207,23 @@ class Progress:
                     seen.tables[name] = self._before(view, name, flow.submitted_at)
         return made
 
-    def _last_of_tables(self, view: FlowView, now: float) -> list[dg.AssetMaterialization]:
-        """Report all that a flow has written since the last look, however much: there is no further look."""
-        made, seen = [], self._seen[view.name]
+    def _last_of_tables(self, view: FlowView, now: float) -> tuple[list[dg.AssetMaterialization], bool]:
+        """Report what a flow that is gone has written since the last look, and whether that is all of it.
+
+        On a store a log of a day takes longer to read than Dagster lets a tick last, which would begin from its start again.
+        """
+        made, seen, began = [], self._seen[view.name], False
         # What was not looked at until now is history.
         for name in [name for name in view.writers if name in seen.tables]:
             all_read = False
             with _guarded(view.name, name, seen):
                 while not all_read:
+                    if began and time.perf_counter() > self._last_until:
+                        return made, False
+                    began = True
                     events, all_read = self._of_table(view, name, seen, now, self._most)
                     made += events
-        return made
+        return made, True
 
     def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
         seen = self._seen[view.name]

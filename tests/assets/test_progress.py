@@ -18,8 +18,9 @@ import pytest
 
 from assets.deployment import registry_key
 from assets.events import liveness
+from assets.events import progress as progress_module
 from assets.events.liveness import ALERT, ALIVE, alert, alert_all, trouble
-from assets.events.progress import SETTLES_SECONDS, Progress
+from assets.events.progress import MOST_COMMITS, SETTLES_SECONDS, Progress
 from assets.factory import flow_assets
 from assets.view import FlowView
 from benchmarks.sensor_tick import shops, spec
@@ -584,6 +585,34 @@ def test_a_table_that_cannot_be_read_keeps_no_removed_flow_and_no_new_submission
     assert json.loads(progress.cursor)["days"]["id"] == "days-2-2"
     assert [one.asset_key for one in progress.look({}, NOW + 20)] == [registry_key("days")]
     assert json.loads(progress.cursor) == {}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "submitted again"])
+def test_a_long_log_of_a_flow_that_is_gone_is_read_over_some_looks(
+    view: FlowView, lake: Lake, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """On a store it takes longer than Dagster lets a tick last, and one that fails begins from its start again."""
+    progress = Progress([view], lake, None)
+    progress.look({"days": status()}, NOW)
+    log = Path(str(lake.state_path("day_sums"))) / "_delta_log"
+    log.mkdir(parents=True)
+    for version in range(2 * MOST_COMMITS + 5):
+        record = json.dumps({"kind": "compaction", "flow": "days"})
+        info = {"commitInfo": {"timestamp": version, "operation": "OPTIMIZE", "userMetadata": record}}
+        (log / f"{version:020d}.json").write_text(json.dumps(info), "utf-8")
+    monkeypatch.setattr(progress_module, "LOOK_SECONDS", -1.0)
+    deployed = {"days": replace(status(), id="days-2-2")} if again else {}
+    read = []
+    for look in range(1, 4):
+        progress = Progress([view], lake, progress.cursor)
+        told = [one.asset_key for one in progress.look(deployed, NOW + 10 * look)]
+        seen = json.loads(progress.cursor).get("days")
+        read.append((seen and seen["tables"]["day_sums"], not again and registry_key("days") in told))
+        if again:
+            # From here on it is read in its turn, like any other.
+            monkeypatch.undo()
+    last = (2 * MOST_COMMITS + 4, False) if again else (None, True)
+    assert read == [(MOST_COMMITS - 1, False), (2 * MOST_COMMITS - 1, False), last]
 
 
 @pytest.mark.parametrize("commits", [range(3), range(9)], ids=["fewer", "more"])
