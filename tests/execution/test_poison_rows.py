@@ -126,6 +126,7 @@ class Query:
         runner._poison = poison = self.poison
         runner._group, runner._windows, runner._durable = poison._group, None, None
         runner._claims = SimpleNamespace(check_planned=lambda _: None)
+        runner._goes_on = False
         counters: Any = None
         shared = Shared(poison._group, EPOCH, runner._tracker, (), {}, (), counters, is_taken=self.is_taken)
         attempts: Any = BatchAttempts(shared, self.checkpoint, poison, Stopping(), 1, poison.kept())
@@ -652,6 +653,20 @@ def test_what_comes_again_in_a_fresh_epoch_leaves_quarantine_first(
     assert (query.kept, query.checkpoint.comes_again) == (1, [1])
     assert runner._begun(Epoch(2, 9)) == Epoch(2, 9)
     assert query.poison.kept() == {0}
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_behind_a_batch_a_checkpoint_that_is_lost_is_not_gone_on_purpose(query: Query, skipped: bool) -> None:
+    """A changed definition was cut off before it had put Spark's part aside, and the former one goes on."""
+    if skipped:
+        query.keep(1)
+        skip(query.lake, query.topology, 1)
+    query.checkpoint.begin_at(Start({"shop__words__words": 0}, 7, {"shop__words__words": [3]}))
+    said = query.checkpoint.start
+    assert query.run() == skipped
+    shutil.rmtree(query.spark)
+    assert not query.checkpoint.begins_anew
+    assert query.checkpoint.start == said
 
 
 def test_a_process_that_stood_still_releases_nothing_that_another_has_kept_since(
