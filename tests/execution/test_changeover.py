@@ -289,9 +289,65 @@ def test_an_epoch_behind_a_changeover_has_a_number_of_its_own(lake_root: str) ->
     epoch = start._fresh_epoch(CONTINUE)
     (folder / "spark").mkdir()
     (folder / "spark" / "metadata").write_bytes(b"{}")
+    checkpoint.goes_on()
     _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=2, txid=0))
     shutil.rmtree(str(folder / "spark"))
     assert (two_windows(lake).make(), epoch) == ((REFUSE, []), Epoch(2, 0))
+
+
+@pytest.mark.parametrize("cut", ["behind the epoch", "before the epoch"])
+def test_a_start_that_is_cut_off_before_its_first_batch_begins_anew_once_more(
+    lake_root: str, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """Spark has made no checkpoint yet, and the tables hold what the one before has brought."""
+    lake = Lake(lake_root)
+    folder, checkpoint = deployed(lake, version=2), Checkpoint("f", lake.checkpoint_path("f", "s__1"))
+    _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0))
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+    said = checkpoint.start
+    start = Reset(lake, Flow("f").stream("s", FixedBatches("k string", [])).persist("t").build(), "s__1", "f__t")
+    start._poison, start._group.sinks[0].table = PoisonRows(start._group), lake.state("t")
+    write = Checkpoint.write
+
+    def killed(checkpoint: Checkpoint, name: str, value: Any) -> None:
+        if name == "epoch.json":
+            raise KeyboardInterrupt
+        write(checkpoint, name, value)
+
+    for number in (2, 3):
+        with monkeypatch.context() as patch:
+            if cut == "before the epoch":
+                patch.setattr(Checkpoint, "write", killed)
+                with pytest.raises(KeyboardInterrupt):
+                    start._fresh_epoch(CONTINUE)
+            else:
+                assert start._fresh_epoch(CONTINUE) == Epoch(number, 1)
+        assert two_windows(lake).make() == (CONTINUE, [])
+        assert checkpoint.start == said
+    # Nor does one that Spark's checkpoint has outlived, before its first batch.
+    number = start._fresh_epoch(CONTINUE).number
+    assert number == (4 if cut == "behind the epoch" else 2)
+    (folder / "spark").mkdir()
+    (folder / "spark" / "metadata").write_bytes(b"{}")
+    assert two_windows(lake).make() == (CONTINUE, [])
+    (folder / "spark" / "metadata").unlink()
+    assert two_windows(lake).make() == (CONTINUE, [])
+    # Earlier releases go by this alone, and take an epoch that was begun for none that was put aside.
+    assert json.loads((folder / "start.json").read_text())["behind"] == 1
+    checkpoint.goes_on()
+    assert two_windows(lake).make() == (REFUSE, [])
+    assert checkpoint.start == said
+
+
+def test_a_checkpoint_that_goes_on_behind_a_changeover_that_was_cut_off_is_not_gone_on_purpose(lake_root: str) -> None:
+    """As on a store, where Spark's part is copied first; the former definition runs on, and its checkpoint is lost."""
+    lake = Lake(lake_root)
+    folder, checkpoint = deployed(lake, version=2), Checkpoint("f", lake.checkpoint_path("f", "s__1"))
+    checkpoint.begin_at(Start({"f__s__s": 0}))
+    _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0))
+    checkpoint.goes_on()
+    shutil.rmtree(str(folder / "spark"))
+    assert two_windows(lake).make() == (REFUSE, [])
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -378,6 +434,9 @@ def test_what_quarantine_has_of_a_batch_that_comes_again_is_named(lake_root: str
     assert two_windows(lake).make() == (CONTINUE, [])
     assert checkpoint.comes_again == [1, 2]
     checkpoint.begin(Epoch(2, 1))
+    # Until its first batch it may begin once more, and nobody has kept any since.
+    assert checkpoint.comes_again == [1, 2]
+    checkpoint.goes_on()
     assert checkpoint.comes_again == []
 
 

@@ -6,6 +6,7 @@ import itertools
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,7 @@ from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
-from pipelines.execution.checkpoint.window_files import state_files
+from pipelines.execution.checkpoint.window_files import Begun, StateRef, state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.replays.selection import NUMBER, completed
@@ -126,6 +127,7 @@ class Query:
         runner._poison = poison = self.poison
         runner._group, runner._windows, runner._durable = poison._group, None, None
         runner._claims = SimpleNamespace(check_planned=lambda _: None)
+        runner._goes_on = False
         counters: Any = None
         shared = Shared(poison._group, EPOCH, runner._tracker, (), {}, (), counters, is_taken=self.is_taken)
         attempts: Any = BatchAttempts(shared, self.checkpoint, poison, Stopping(), 1, poison.kept())
@@ -654,6 +656,20 @@ def test_what_comes_again_in_a_fresh_epoch_leaves_quarantine_first(
     assert query.poison.kept() == {0}
 
 
+@pytest.mark.parametrize("skipped", [True, False])
+def test_behind_a_batch_a_checkpoint_that_is_lost_is_not_gone_on_purpose(query: Query, skipped: bool) -> None:
+    """A changed definition was cut off before it had put Spark's part aside, and the former one goes on."""
+    if skipped:
+        query.keep(1)
+        skip(query.lake, query.topology, 1)
+    query.checkpoint.begin_at(Start({"shop__words__words": 0}, 7, {"shop__words__words": [3]}))
+    said = query.checkpoint.start
+    assert query.run() == skipped
+    shutil.rmtree(query.spark)
+    assert not query.checkpoint.begins_anew
+    assert query.checkpoint.start == said
+
+
 def test_a_process_that_stood_still_releases_nothing_that_another_has_kept_since(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -672,12 +688,8 @@ def test_a_process_that_stood_still_releases_nothing_that_another_has_kept_since
     assert query.kept == 1
 
 
-def test_a_poison_batch_leaves_quarantine_before_windows_are_taken_over(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it."""
-    query.keep(0)
-    query.keep(1)
+def taking_over(query: Query, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The windows of the query, which go over from a channel."""
     former = SimpleNamespace(checkpoint=Checkpoint("shop", query.lake.checkpoint_path("shop", "words__1")))
     former.check_tables = former.put_aside = lambda: None
     former.read = lambda _: SimpleNamespace(states=(), clocks={})
@@ -686,7 +698,63 @@ def test_a_poison_batch_leaves_quarantine_before_windows_are_taken_over(
     monkeypatch.setattr(windows_module, "check_fields", lambda *_, **__: None)
     windows: Any = DriverWindows.__new__(DriverWindows)
     windows._files, windows._group = state_files(query.checkpoint.folder), query.poison._group
-    windows._stages, windows._states = [], SimpleNamespace(begin=lambda *_: None)
-    windows.take_over(query.checkpoint, 1.0, lambda: None)
+    windows._group.lake, windows._stages, windows._version = query.lake, [], "2"
+    windows._fitting = lambda states: (states, None)
+    windows._states = SimpleNamespace(
+        begin=lambda *_: None,
+        left_by=lambda _: (False, "1"),
+        kept_of=lambda _: SimpleNamespace(states=(), empty=()),
+    )
+    return windows
+
+
+def test_a_poison_batch_leaves_quarantine_before_windows_are_taken_over(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it."""
+    query.keep(0)
+    query.keep(1)
+    taking_over(query, monkeypatch).take_over(query.checkpoint, 1.0, lambda: None)
     assert query.checkpoint.epoch == Epoch(2, 0, 1)
     assert query.poison.kept() == {0}
+
+
+@pytest.mark.parametrize("work", ["taken over", "changed", "changed back", "from the start"])
+def test_who_stood_still_in_front_of_a_fresh_epoch_releases_nothing_that_another_has_kept_since(
+    query: Query, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """The other one has taken the lease, goes on by a definition of its own, and its batch has failed."""
+    windows = taking_over(query, monkeypatch)
+    state = StateRef("1-1-aa", "")
+    txid = 4 if work == "changed back" else 1
+    if work == "changed back":
+        # A batch of the definition before, and what was left out at the change from it.
+        Begun(5, state, {}, StateRef("0-1-aa", "")).write(windows._files)
+        query.spark.joinpath("offsets", "1").unlink()
+        query.checkpoint.folder.joinpath("attempts.json").unlink()
+    elif work == "changed":
+        Begun(0, state).write(windows._files)
+    query.keep(txid)
+    stood: list[int] = []
+
+    def stands_still(name: str) -> None:
+        release = getattr(PoisonRows, name)
+
+        def released(poison: PoisonRows, of: int, seen: int | None = None) -> None:
+            stood.append(of)
+            query.keep(of, plan=False)
+            release(poison, of, seen)
+
+        monkeypatch.setattr(PoisonRows, name, released)
+
+    stands_still("forget" if work == "changed back" else "release")
+    if work == "from the start":
+        shutil.rmtree(query.spark)
+    changing = partial(windows.change, query.checkpoint, 1.0, lambda: None, on_purpose=False)
+    begin = {
+        "taken over": partial(windows.take_over, query.checkpoint, 1.0, lambda: None),
+        "from the start": query.begun_again,
+    }
+    with pytest.raises(LateWriterError):
+        begin.get(work, changing)()
+    assert (stood, query.kept, query.checkpoint.last_epoch) == ([txid], 1, 1)

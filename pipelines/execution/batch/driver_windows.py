@@ -229,7 +229,7 @@ class DriverWindows:
                 self._remove_all(checkpoint)
                 for txid in checkpoint.unfinished():
                     # As where windows change: it comes again, perhaps under another txid.
-                    PoisonRows(self._group).release(txid)
+                    PoisonRows(self._group).release_again(txid, checkpoint)
                 epoch = checkpoint.begin(self._next_epoch(checkpoint), same_tables=True)
                 txid = epoch.txid(epoch.first_batch)
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
@@ -279,10 +279,10 @@ class DriverWindows:
             check()
             for txid in _unfinished(self._group, checkpoint):
                 # It comes again under another txid: what a poison batch has left in quarantine would count twice.
-                PoisonRows(self._group).release(txid)
+                PoisonRows(self._group).release_again(txid, checkpoint)
             if former is not None:
                 # What was left out here waits in the state of the definition before.
-                PoisonRows(self._group).forget(self._begun.first)
+                PoisonRows(self._group).forget_again(self._begun.first, checkpoint)
             epoch = checkpoint.begin(self._next_epoch(checkpoint, behind=1), same_tables=True)
             txid = epoch.txid(epoch.first_batch)
             clocks = dict(named.clocks) if named else {}

@@ -209,10 +209,18 @@ class PoisonRows:
 
     def release_again(self, txid: int, checkpoint: Checkpoint) -> None:
         """Release what comes again with an epoch that is about to begin, under some other txid: no batch would release it."""
+        self.release(txid, self._seen_held(checkpoint))
+
+    def forget_again(self, txid: int, checkpoint: Checkpoint) -> None:
+        """Release the rows of a txid that an epoch which is about to begin has in its states: as `forget`, before any batch."""
+        self.forget(txid, self._seen_held(checkpoint))
+
+    def _seen_held(self, checkpoint: Checkpoint) -> int:
+        """Return what `seen` does, of a checkpoint that this process holds."""
         # Whoever takes the checkpoint over behind this look may keep rows under the same txid.
         seen = self.seen()
         checkpoint.still_held()
-        self.release(txid, seen)
+        return seen
 
     def _marked_gone(self, rows: pa.Table) -> pa.Table:
         """Return the rows whose file is gone, with that rule."""

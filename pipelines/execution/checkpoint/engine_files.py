@@ -91,6 +91,9 @@ class Checkpoint:
         if not same_tables:
             (self.folder / TABLES).unlink(missing_ok=True)
             self.finish_putting_aside()
+        if self.begins_anew:
+            # First: cut off before its first batch, wherever, it is to begin anew once more.
+            self._write_start(begun=epoch.number)
         self.write("epoch.json", asdict(epoch))
         (self.folder / "attempts.json").unlink(missing_ok=True)
         return epoch
@@ -104,7 +107,23 @@ class Checkpoint:
     @property
     def begins_anew(self) -> bool:
         """Return whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
-        return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self.last_epoch
+        if self.epoch is not None or not (fields := self._start_file):
+            return False
+        last = self.last_epoch
+        # The one that has begun since has brought nothing either, until `goes_on`.
+        return bool(fields["behind"] == last or (last is not None and fields["begun"] >= last))
+
+    def goes_on(self) -> None:
+        """Say before its first batch that Spark's part, if it is gone from now on, is not gone on purpose."""
+        fields = self._start_file
+        # Epochs count from 1. What was cut off in `begin_at`, or is of earlier releases, may name the one that runs.
+        if fields and (fields["behind"], fields["begun"]) != (0, 0):
+            self._write_start(behind=0, begun=0)
+
+    def _write_start(self, **changed: int) -> None:
+        fields = {**self._start_file, **changed}
+        own = {name: value for name, value in fields.items() if value or name in ("channels", "clock", "behind")}
+        self.write("start.json", own)
 
     @property
     def comes_again(self) -> list[int]:
@@ -414,7 +433,8 @@ def _checked_start(fields: Any) -> dict[str, Any]:
     Start({str(name): int(txid) for name, txid in fields["channels"].items()}, fields["clock"])
     left_out = {str(name): [int(txid) for txid in txids] for name, txids in fields.get("left_out", {}).items()}
     again = [int(txid) for txid in fields.get("again", ())]
-    return {**fields, "behind": fields["behind"], "left_out": left_out, "again": again}
+    behind, begun = (None if fields["behind"] is None else int(fields["behind"])), int(fields.get("begun", 0))
+    return {**fields, "behind": behind, "begun": begun, "left_out": left_out, "again": again}
 
 
 def _checked_attempts(attempts: Any) -> dict[str, dict[str, Any]]:

@@ -123,8 +123,7 @@ class Epochs:
         if again:
             with checkpoint.committing(self._wait):
                 for txid in sorted(again):
-                    checkpoint.still_held()
-                    self._poison.release(txid)
+                    self._poison.release_again(txid, checkpoint)
         return kept - again
 
     def _refuse_readers(self) -> None:

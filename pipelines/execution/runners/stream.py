@@ -92,7 +92,7 @@ class StreamRunner:
         self.stopping = Stopping()
         self._turns = options.admission.query(self.stopping.draining.is_set) if options.admission else None
         self.reports: list[BatchReport] = []
-        self.batches, self._quarantine_noted = 0, False
+        self.batches, self._quarantine_noted, self._goes_on = 0, False, False
         self.error: BaseException | None = None
 
     # --- the life of the query --------------------------------------------------------------------------------------
@@ -327,6 +327,12 @@ class StreamRunner:
             self._quarantine_noted = True
 
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
+        if self._durable:
+            self._durable.planned(batch_id)
+        if not self._goes_on:
+            # Spark's part is there, and nothing of the batch is anywhere yet.
+            self._checkpoint.goes_on()
+            self._goes_on = True
         txid, plan = self._epoch.txid(batch_id), self._checkpoint.plan(batch_id)
         self._attempts.expect_other_rows(txid, plan)
         skipped = self._tracker.state(txid) is BatchState.SKIPPED
@@ -335,8 +341,6 @@ class StreamRunner:
         kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id), plan)
         if skipped and kept and not self._group.sources.has_windows:
             return report
-        if self._durable:
-            self._durable.planned(batch_id)
         self._claims.check_planned(batch_id)
         if self._windows:
             self._windows.clear(txid)
