@@ -79,7 +79,9 @@ def draw(
 
 def _left_out(chance: random.Random) -> list[Operation]:
     """What leaves nothing but rows of a replay in the states, or nothing but those of a batch that was left out in quarantine."""
-    poison: list[list[list[Any]]] = [[*_rows(chance), [chance.choice(DAYS), 0, BAD]] for _ in range(chance.choice((1, 1, 2)))]
+    poison: list[list[list[Any]]] = [
+        [*_rows(chance), [chance.choice(DAYS), 0, BAD]] for _ in range(chance.choice((1, 1, 2)))
+    ]
     found: list[Operation] = []
     for rows in poison:
         found += [("arrive", {"rows": rows}), ("catch_up", {}), ("skip", {})]

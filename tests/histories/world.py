@@ -71,7 +71,7 @@ class Killed(BaseException):
     """As good as SIGKILL: what runs on the way out gives locks back, as the end of a process does, and frees memory."""
 
 
-class Cancelled(KeyboardInterrupt):  # noqa: N818 - as the interrupt that it is
+class Cancelled(KeyboardInterrupt):
     """As Ctrl-C, or the end of a run of Dagster's: what must be whole ends first."""
 
 
