@@ -28,17 +28,23 @@ WEIGHTS = {
     "optimize": 3,
     "rewrite": 2,
     "cut_file": 0,
+    "remove_file": 4,
+    "cut_off": 4,
 }
 
-OF_A_STREAM = ("arrive", "rewrite", "cut_file", "fresh", "restore_checkpoint", "older_spark", "stream")
+OF_A_STREAM = ("arrive", "rewrite", "cut_file", "remove_file", "fresh", "restore_checkpoint", "older_spark", "stream")
 """Operations that name one of two streams."""
 KILLED = {"catch_up": 0.35, "backfill": 0.35, "compact": 0.35, "replay": 0.35, "rescale": 0.35, "stream": 0.25}
 """How often an operation dies at one of its moments."""
 
 # A frozen writer would share this process' windows: one that is stopped has its own. Backfills are refused.
-WINDOWED = {"backfill": 3, "frozen": 0, "rescale": 5}
+WINDOWED = {"backfill": 3, "cut_off": 0, "frozen": 0, "rescale": 5}
 
-TABLES = {"optimize_source": 8, "rewrite": 0, "restore_table": 1}
+TABLES = {"optimize_source": 8, "rewrite": 0, "remove_file": 0, "restore_table": 1}
+POISON_GONE = 0.0
+"""How often retention takes a file of the poison batch that stops the stream."""
+LEFT_OUT = 0.12
+"""How often a program begins with a batch that is left out and replayed, before the checkpoint is lost."""
 
 
 def draw(
@@ -66,7 +72,25 @@ def draw(
     names = chance.choices([*weights], [*weights.values()], k=length)
     # A program that begins with nothing to read says little.
     names[0] = "arrive"
-    return Program(form, tuple(_operation(chance, name, form) for name in names))
+    drawn_by_lot = [_operation(chance, name, form) for name in names]
+    opening = _left_out(chance) if "window" not in form and chance.random() < LEFT_OUT else []
+    return Program(form, (*opening, *drawn_by_lot[len(opening) :]))
+
+
+def _left_out(chance: random.Random) -> list[Operation]:
+    """What leaves nothing but rows of a replay in the states, or nothing but those of a batch that was left out in quarantine."""
+    poison: list[list[list[Any]]] = [
+        [*_rows(chance), [chance.choice(DAYS), 0, BAD]] for _ in range(chance.choice((1, 1, 2)))
+    ]
+    found: list[Operation] = []
+    for rows in poison:
+        found += [("arrive", {"rows": rows}), ("catch_up", {}), ("skip", {})]
+    found += [("catch_up", {})] if chance.random() < 0.7 else []
+    if chance.random() < 0.7:
+        found += [("change", {"fails": False, "most": 200}), ("replay", {})]
+    if chance.random() < 0.5:
+        found.append(("remove_file", {"file": chance.randrange(2)}))
+    return [*found, ("fresh", {"then": chance.choice(("refuse", "continue", "reset"))})]
 
 
 def _shape(chance: random.Random) -> dict[str, Any]:
@@ -187,6 +211,11 @@ def _further(chance: random.Random, name: str) -> dict[str, Any]:
                 {"per_batch": chance.choice((1, 2, 3))},
             )
         )
+    if name == "remove_file":
+        return {"file": chance.randrange(4), "older": chance.random() < 0.3, "poison": chance.random() < POISON_GONE}
+    if name == "cut_off":
+        found = {"slices": chance.sample(DAYS, chance.choice((2, 2, 3))), "at": chance.randrange(8)}
+        return {**found, "by": chance.choice(("cancel", "failure")), "most": chance.choice((None, 5, 50, 200))}
     if name == "replay":
         return {"beside": True} if chance.random() < 0.2 else {}
     if name == "fresh":

@@ -66,6 +66,9 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
     must = said.epoch != found.epoch or any(
         sink.last >= said.first + len(said.planned) for sink in play.model.sinks(found)
     )
+    if not must and found.reads_gone(said):
+        # Only what its stream has finished may leave a source: this copy would begin it once more.
+        return
     _brought_back(play, found, path, play.world.checkpoint(found.name), _End(must), lambda: _restored(found, said))
 
 
@@ -86,6 +89,8 @@ def older_spark(play: Play, group: int = 0, back: int = 1) -> None:
     closed = {found.first + number for number in range(found.finished)} - found.skipped
     held = {sink.last for sink in play.model.sinks(found)}
     must = any(txid >= planned for txid in closed | held | found.replayed)
+    if not must and found.reads_gone(said):
+        return
 
     def take() -> None:
         found.lost |= {txid for txid in found.poison | found.skipped if txid >= planned}

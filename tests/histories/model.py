@@ -20,6 +20,8 @@ CHANNEL, SUMS = "channel", "sums"
 BEFORE, BEHIND = "before", "behind"
 NO_SLICE, POISONED, UNSLICED = "?", "!", "all"
 BACKFILLED, REPLAYED = -1, -2
+FILE_GONE = "file_gone"
+"""The rule of rows that no batch brings again, and no replay takes."""
 BAD = 99
 """The value that a gate which fails refuses the whole batch for."""
 
@@ -103,6 +105,8 @@ class Refused:
     row: Row
     slice: str
     txid: int
+    file: str = ""
+    """Of a poison batch: where its source has the row."""
 
 
 @dataclass
@@ -175,6 +179,8 @@ class Group:
     sinks: list[Sink]
     sliced: bool = True
     files: dict[str, File] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    """The files that retention has taken: whoever reads a batch again passes over them."""
     epoch: int = 0
     first: int = 0
     planned: list[tuple[str, ...]] = field(default_factory=list)
@@ -232,7 +238,11 @@ class Group:
         return 1 if self.window else waiting if self.table else per_batch
 
     def rows(self, names: tuple[str, ...]) -> list[tuple[str, Row]]:
-        return [(name, row) for name in names for row in self.files[name].rows]
+        return [(name, row) for name in names if name not in self.gone for row in self.files[name].rows]
+
+    def reads_gone(self, said: Group) -> bool:
+        """Whether what a copy of the checkpoint has yet to finish is of files that retention has taken since."""
+        return any(name in self.gone for names in said.planned[said.finished :] for name in names)
 
     def batch(self, number: int) -> list[tuple[str, Row]]:
         """The rows of a batch; of the windows the sums that it completes, of all tuples in the order of their commits."""
@@ -328,10 +338,11 @@ class Model:
             self._reset(group, number)
             held = -1
         elif not begun:
-            # The source is read again, and so is all that was poison.
-            self.refused = [one for one in self.refused if (one.group, one.stage) != (group.name, "batch")]
+            # The source is read again, and so is all that was poison, but for what it no longer has.
+            for txid in self._kept(group):
+                self._forget(group, txid, also_gone=on_fresh == "reset")
         else:
-            held = max(held, *(one.txid for one in self.refused if (one.group, one.stage) == (group.name, "batch")), -1)
+            held = max(held, *self._kept(group), -1)
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
         group.replayed = set()
@@ -344,6 +355,11 @@ class Model:
         except Refusal:
             return True
         return False
+
+    def _kept(self, group: Group) -> set[int]:
+        """The poison batches of which quarantine has rows that some batch may bring again."""
+        mine = (one for one in self.refused if (one.group, one.stage) == (group.name, "batch"))
+        return {one.txid for one in mine if one.rule != FILE_GONE}
 
     def _reset(self, group: Group, number: int) -> None:
         for sink in self.sinks(group):
@@ -400,7 +416,7 @@ class Model:
         group.poison.discard(txid)
         yield ("opened", "", txid)
         files = group.planned[group.finished]
-        if not group.window and any(group.files[name].cut for name in files):
+        if not group.window and any(group.files[name].cut for name in files if name not in group.gone):
             group.poison.add(txid)
             raise Refusal("PoisonBatchError")
         rows = group.batch(group.finished)
@@ -444,13 +460,13 @@ class Model:
 
     def _poisoned(self, group: Group, txid: int, rows: list[tuple[str, Row]]) -> None:
         self._forget(group, txid)
-        self.refused += [Refused(group.name, "batch", "poison", row, POISONED, txid) for _, row in rows]
+        self.refused += [Refused(group.name, "batch", "poison", row, POISONED, txid, name) for name, row in rows]
         group.poison.add(txid)
 
     def waits(self, one: Refused) -> bool:
-        """Whether a refused row is of a poison batch that is tried again, unless it is left out."""
+        """Whether a refused row is of a poison batch that is tried again, unless it is left out; or for its file."""
         group = next(group for group in self.groups if group.name == one.group)
-        return one.stage == "batch" and one.txid in group.poison | group.lost
+        return one.stage == "batch" and (one.rule == FILE_GONE or one.txid in group.poison | group.lost)
 
     def _forget_lost(self, group: Group, txid: int) -> None:
         """Forget what came of a batch by a plan that is lost, and of those behind it: their rows come again, with any of them."""
@@ -458,13 +474,25 @@ class Model:
             self._forget(group, one)
             group.lost.discard(one)
 
-    def _forget(self, group: Group, txid: int) -> None:
-        self.refused = [one for one in self.refused if (one.group, one.stage, one.txid) != (group.name, "batch", txid)]
+    def _forget(self, group: Group, txid: int, *, also_gone: bool = False) -> None:
+        """Release the rows of a poison batch; those whose file retention has taken stay, as they come with no batch."""
+        kept: list[Refused] = []
+        for one in self.refused:
+            if (one.group, one.stage, one.txid) != (group.name, "batch", txid) or one.rule == FILE_GONE:
+                kept.append(one)
+            elif one.file in group.gone and not also_gone:
+                kept.append(replace(one, rule=FILE_GONE))
+        self.refused = kept
 
     # --- a backfill -------------------------------------------------------------------------------------------------
 
-    def backfill(self, group: Group, slices: list[str]) -> Iterator[Event]:
+    def backfill(
+        self, group: Group, slices: list[str], *, cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[Event]:
         """Replace slices of a group's states.
+
+        Args:
+            cancelled: whether it was asked to end: it does between two slices.
 
         Raises:
             Refusal
@@ -480,52 +508,86 @@ class Model:
             {s.name: len(s.slices) for s in self.sinks(group)},
         )
         for part in [[one] for one in wanted] if alone else [wanted]:
-            yield from self._slices(group, part)
+            yield from self._slices(group, part, cancelled)
         # One that is cut off before has filled nothing to the end.
         group.known |= {sink.name for sink in self.sinks(group) if len(sink.slices) > before[sink.name]}
 
-    def _slices(self, group: Group, slices: list[str]) -> Iterator[Event]:
-        rows = group.rows(tuple(group.files))
-        good = [(name, row) for name, row in rows if self.at_source(group, row) is None]
+    def _slices(self, group: Group, slices: list[str], cancelled: Callable[[], bool]) -> Iterator[Event]:
+        read = self._read(group, slices)
+        for slice_ in slices:
+            # What has no slice is judged by itself, with the first one of a pass.
+            for part in (NO_SLICE, slice_) if slice_ == slices[0] else (slice_,):
+                yield from self._slice(group, part, read)
+            if cancelled():
+                raise Refusal("Cancelled")
+
+    def _read(self, group: Group, slices: list[str]) -> _Read:
+        """What a pass of a backfill goes by.
+
+        Raises:
+            Refusal
+        """
         streamed = {sink.name: group.streamed(sink) for sink in self.sinks(group)}
+        if any(files & group.gone for files in streamed.values()):
+            # What the stream has counted of them would leave the states with the slice.
+            raise Refusal("SourceGoneError")
         last = self.quarantined.get((group.name, group.epoch), group.first - 1)
         judged = frozenset(name for names in group.planned[: last - group.first + 1] for name in names)
-        # What a map has got in a backfill that was cut off it does not get again.
-        taken = {
-            (sink.name, slice_)
-            for sink in self.sinks(group)
-            if sink.is_map
-            for slice_ in slices
-            if sink.claims.get(slice_)
-        }
-        for sink in self.sinks(group):
-            for slice_ in slices:
-                files = frozenset(name for name, row in good if row.day == slice_)
-                if (sink.name, slice_) in taken and sink.claims[slice_] != files:
+        read = _Read(group.rows(tuple(group.files)), streamed, judged)
+        for sink in (sink for sink in self.sinks(group) if sink.is_map):
+            for slice_ in (slice_ for slice_ in slices if sink.claims.get(slice_)):
+                # What a map has got in a backfill that was cut off it does not get again.
+                read.taken.add((sink.name, slice_))
+                if sink.claims[slice_] != {name for name, _ in self._own(group, read, slice_)}:
                     raise Refusal("SliceOfMapError")
-        all_behind = all(sink.at == BEHIND for sink in self.sinks(group))
-        for slice_ in [NO_SLICE, *slices]:
-            own = [(name, row) for name, row in good if row.day == slice_]
-            fails = self.fails([row for _, row in own], group)
-            if all_behind and fails:
+        return read
+
+    def _own(self, group: Group, read: _Read, slice_: str) -> list[tuple[str, Row]]:
+        return [(name, row) for name, row in read.rows if row.day == slice_ and self.at_source(group, row) is None]
+
+    def _slice(self, group: Group, slice_: str, read: _Read) -> Iterator[Event]:
+        """Replace a slice in quarantine and in the states that a gate does not keep it from."""
+        own = self._own(group, read, slice_)
+        fails = self.fails([row for _, row in own], group)
+        if fails and all(sink.at == BEHIND for sink in self.sinks(group)):
+            return
+        yield from self._refused_again(group, slice_, read)
+        for sink in self.sinks(group) if slice_ != NO_SLICE else ():
+            if (sink.at == BEHIND and fails) or (sink.name, slice_) in read.taken:
                 continue
-            found = self.refusals(group, rows, BACKFILLED)
-            mine = [(name, one) for name, one in found if one.slice == slice_]
-            held = [one for one in self.refused if (one.group, one.slice) == (group.name, slice_)]
-            if mine or held:
-                yield ("committing", "quarantine", BACKFILLED)
-                self.refused = [one for one in self.refused if one not in held] + [one for _, one in mine]
-                # All files of the slice, also of rows that the states have got: a later gate's word on them comes too late.
-                read = {name for name, _ in own} | {name for name, _ in mine}
-                self.refused_claims[group.name, slice_] = frozenset(read) - judged
-                yield ("committed", "quarantine", BACKFILLED)
-            for sink in self.sinks(group) if slice_ != NO_SLICE else ():
-                if (sink.at == BEHIND and fails) or (sink.name, slice_) in taken:
-                    continue
-                claims = frozenset(name for name, _ in own) - streamed[sink.name]
-                yield ("committing", sink.name, BACKFILLED)
-                sink.replace(slice_, self.judged(sink, [row for _, row in own]), claims, self.rules.wide)
-                yield ("committed", sink.name, BACKFILLED)
+            claims = frozenset(name for name, _ in own) - read.streamed[sink.name]
+            yield ("committing", sink.name, BACKFILLED)
+            sink.replace(slice_, self.judged(sink, [row for _, row in own]), claims, self.rules.wide)
+            yield ("committed", sink.name, BACKFILLED)
+
+    def _refused_again(self, group: Group, slice_: str, read: _Read) -> Iterator[Event]:
+        """Put what a slice has refused in the place of what quarantine holds of it."""
+        mine = [(name, one) for name, one in self.refusals(group, read.rows, BACKFILLED) if one.slice == slice_]
+        held = [one for one in self.refused if (one.group, one.slice) == (group.name, slice_)]
+        if mine or held:
+            yield ("committing", "quarantine", BACKFILLED)
+            self.refused = [one for one in self.refused if one not in held] + [one for _, one in mine]
+            # All files of the slice, also of rows that the states have got: a later gate's word on them comes too late.
+            files = {name for name, _ in self._own(group, read, slice_)} | {name for name, _ in mine}
+            self.refused_claims[group.name, slice_] = frozenset(files) - read.judged
+            yield ("committed", "quarantine", BACKFILLED)
+
+
+@dataclass
+class _Read:
+    """What a pass of a backfill has read, and found in the tables, before it commits.
+
+    Attributes:
+        rows: all that the source has.
+        streamed: by state the files that its stream has counted.
+        judged: those whose batches are in quarantine.
+        taken: maps, with slices that they have got before.
+    """
+
+    rows: list[tuple[str, Row]]
+    streamed: dict[str, frozenset[str]]
+    judged: frozenset[str]
+    taken: set[tuple[str, str]] = field(default_factory=set)
 
 
 def _by_claims(sinks: list[Sink], files: frozenset[str]) -> list[tuple[dict[str, frozenset[str]], list[Sink]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -99,6 +99,35 @@ def rewrite(play: Play, group: int = 0, file: int = 0, rows: list[list[Any]] = [
         rows = [one for one in rows if one != ["torn"] or play.world.kind != "parquet"]
         found.files[old.name] = File(old.name, old.time, _rows(play, rows, old.fields), old.fields)
         play.world.put(found.name, found.files[old.name])
+
+
+def remove_file(play: Play, group: int = 0, file: int = 0, older: bool = False, poison: bool = False) -> None:
+    """Retention takes a file that the stream has finished reading.
+
+    Args:
+        older: and those that it took before.
+        poison: one of the poison batch that stops the stream, whose rows quarantine has.
+    """
+    found = play.source(group)
+    if found.table:
+        return
+    txid = found.first + found.finished
+    # A state that has the batch would take another one in its place, if it is opaque.
+    stops = txid in found.poison and not any(sink.holds(found.epoch, txid) for sink in found.sinks)
+    batches = found.planned[found.finished :] if poison and stops else [] if poison else found.planned[: found.finished]
+    read = [name for names in batches for name in names if name in found.files and not found.files[name].cut]
+    number = file % len(read) if read else 0
+    for name in read[0 if older else number : number + 1]:
+        if _stays_readable(found, name):
+            del found.files[name]
+            found.gone.add(name)
+            play.world.remove(found.name, name)
+
+
+def _stays_readable(group: Group, name: str) -> bool:
+    """Whether the first file of a source still has the declared fields without one: else its stream is refused."""
+    left = sorted(one for one in group.files if one != name)
+    return not left or group.files[left[0]].fields != "others"
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
@@ -288,6 +317,29 @@ def backfill(play: Play, slices: list[str], kill: int | None = None) -> None:
     """Replace slices, perhaps killed at the moment of a number."""
     outcome = play.world.run(play.backfilling(slices), kill=kill)
     play.follow(play.backfills(slices), outcome, "backfill")
+
+
+def cut_off(play: Play, slices: list[str], at: int = 0, by: str = "cancel", most: int | None = None) -> None:
+    """A backfill that a signal asks to end, or that a full disk ends, at the moment of a number.
+
+    Args:
+        by: `cancel`: it ends between two slices. `failure`: at that moment.
+        most: what the gate has come to let pass before it.
+    """
+    if most is not None:
+        change(play, most=most)
+    told: list[Event] = []
+
+    def steps(cancelled: Callable[[], bool]) -> Iterator[Event]:
+        for event in play.backfills(slices, cancelled):
+            told.append(event)
+            yield event
+            if by == "failure" and len(told) > at:
+                raise Refusal("DiskFullError")
+
+    witness = Witness(cancel=at) if by == "cancel" else Witness(fail=at)
+    outcome = play.world.witnessed(play.backfilling(slices), witness)
+    play.follow(steps(lambda: by == "cancel" and len(told) > at), outcome, "backfill")
 
 
 def compaction(play: Play, hours: float = 168.0, open_generations: int | None = None, kill: int | None = None) -> None:

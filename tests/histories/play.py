@@ -166,12 +166,12 @@ class Play:
             return self.backfilling(slices)
         return {"catch_up": self.catching_up, "replay": self.replaying, "compact": self.compacting}[do]()
 
-    def backfills(self, slices: list[str]) -> Iterator[Event]:
+    def backfills(self, slices: list[str], cancelled: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """The steps of a backfill of all groups."""
         if not self.world.sliced or self.world.window:
             raise Refusal("TrideltaError")
         for group in self.model.groups:
-            yield from self.model.backfill(group, slices)
+            yield from self.model.backfill(group, slices, cancelled=cancelled)
 
     def backfilling(self, slices: list[str]) -> Callable[[Runtime], Any]:
         return lambda runtime: runtime.backfill(self.world.topology(self.model.rules), slices)

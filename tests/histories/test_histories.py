@@ -40,9 +40,10 @@ LONG = {
     "fold_of_a_value_added_later",
     "two_skipped_batches_whose_plans_are_lost",
 }
-# Of `make test`: fixed ones of eight operations, among them a writer that freezes and a killed backfill of a table. Windows, the
-# first of which takes a new JVM most of a minute, have `found/2_windows_cut_at_commits`.
-SEEDS = (("files", 16), ("tables", 6))
+# Of `make test`: fixed ones of eight operations, among them a writer that freezes, a backfill beside a file that is gone, and a
+# cancelled and a killed backfill of a table. Windows, the first of which takes a new JVM most of a minute, have
+# `found/2_windows_cut_at_commits`.
+SEEDS = (("files", 1933), ("tables", 20))
 
 
 @pytest.mark.slow

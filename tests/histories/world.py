@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -68,6 +71,10 @@ class Killed(BaseException):
     """As good as SIGKILL: what runs on the way out gives locks back, as the end of a process does, and frees memory."""
 
 
+class Cancelled(KeyboardInterrupt):
+    """As Ctrl-C, or the end of a run of Dagster's: what must be whole ends first."""
+
+
 class StuckError(AssertionError):
     """Something that must come to pass does not."""
 
@@ -92,11 +99,15 @@ class Witness:
     Attributes:
         kill: at the event of this number (from 0) the run dies.
         halt: at the event of this number the run stands still until `go`.
+        cancel: at the event of this number the run is asked to end, by a signal.
+        fail: at the event of this number the disk is full.
         moments: of which events it takes notice.
     """
 
     kill: int | None = None
     halt: int | None = None
+    cancel: int | None = None
+    fail: int | None = None
     moments: tuple[str, ...] = MOMENTS
     events: list[Event] = field(default_factory=list)
     halted: threading.Event = field(default_factory=threading.Event)
@@ -109,6 +120,10 @@ class Witness:
         number = len(self.events) - 1
         if number == self.kill:
             raise Killed
+        if number == self.cancel:
+            signal.raise_signal(signal.SIGINT)
+        if number == self.fail:
+            raise OSError(errno.ENOSPC, "No space left on device")
         if number == self.halt:
             self.halted.set()
             self.go.wait(PATIENCE)
@@ -215,6 +230,10 @@ class World:
 
     # --- files ------------------------------------------------------------------------------------------------------
 
+    def remove(self, stream: str, name: str) -> None:
+        """Take a file away, as retention does."""
+        (self.home / stream / name).unlink()
+
     def put(self, stream: str, file: File) -> None:
         """Lay a file down, whole at once, with its time."""
         if self.source == TABLE:
@@ -277,11 +296,14 @@ class World:
         self, do: Callable[[Runtime], Any], *, kill: int | None = None, moments: tuple[str, ...] = MOMENTS
     ) -> Outcome:
         """One run in a life of its own, which may end at the moment of a number."""
-        witness = Witness(kill, moments=moments)
+        return self.witnessed(do, Witness(kill, moments=moments))
+
+    def witnessed(self, do: Callable[[Runtime], Any], witness: Witness) -> Outcome:
+        """One run in a life of its own, with what a witness does to it."""
         try:
-            with told_of_steps(witness):
+            with told_of_steps(witness), nullcontext() if witness.cancel is None else _cancelled_by_signals():
                 report = do(self.runtime(witness))
-        except (Exception, Killed) as error:
+        except (Exception, Killed, Cancelled) as error:
             return Outcome(witness.events, error)
         finally:
             # A life has its own handles of the tables.
@@ -367,6 +389,20 @@ def told_of_steps(listener: Callable[[str, str, int], None]) -> Iterator[None]:
         for name, home in STEPS.items():
             stack.enter_context(mock.patch.object(home, name, told(name, getattr(home, name))))
         yield
+
+
+@contextmanager
+def _cancelled_by_signals() -> Iterator[None]:
+    """Let an interrupt that a witness asks for be told from one of whoever runs the programs: that one ends them."""
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        raise Cancelled
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def copied(source: Place, target: Place) -> None:
