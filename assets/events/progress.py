@@ -212,7 +212,8 @@ class Progress:
 
         On a store a log of a day takes longer to read than Dagster lets a tick last, which would begin from its start again.
         """
-        made, seen, began = [], self._seen[view.name], False
+        made: list[dg.AssetMaterialization] = []
+        seen, began = self._seen[view.name], False
         # What was not looked at until now is history.
         for name in [name for name in view.writers if name in seen.tables]:
             all_read = False
