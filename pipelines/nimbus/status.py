@@ -46,8 +46,9 @@ class TaskStatus:
     Attributes:
         task: Its number in the flow, from 1.
         group: Its batch group.
-        state: assigned (its worker has not said anything yet), starting, repartitioning, running, draining, drained,
-            failed (it will be tried again), silent (its worker has not beaten within the task time-out).
+        state: assigned (its worker has not said anything yet), starting (also while the version before reads to its end),
+            repartitioning, running, draining, drained, failed (it will be tried again), silent (its worker has not beaten
+            within the task time-out).
         supervisor, port, pid: Its worker. Without a place the supervisor is empty and the port 0.
         beat_age_seconds: Since its last beat; None before the first.
         txid, attempt: Its last finished batch; None before the first.

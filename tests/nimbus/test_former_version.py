@@ -18,6 +18,7 @@ from pipelines.nimbus.deployed import WATCHED
 from pipelines.nimbus.errors import RegistryLeaseLostError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.processes.former import FormerQuery
+from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.task import Application, Task
 from pipelines.nimbus.processes.worker import WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
@@ -218,12 +219,16 @@ class Hangs:
         begun: It has come to the hang.
         over: The hang is over.
         forced: Its runner was told to stop in mid-batch.
+        query: Whose batch it is.
     """
+
+    query: FormerQuery
 
     def __init__(self) -> None:
         self.begun, self.over, self.forced = threading.Event(), threading.Event(), threading.Event()
 
     def __call__(self, query: FormerQuery) -> None:
+        self.query = query
         query._running = SimpleNamespace(stopping=SimpleNamespace(forced=self.forced))  # type: ignore[assignment]
         query._streaming = SimpleNamespace(isActive=True, stop=lambda: self.over.wait(30))  # type: ignore[assignment]
         self.begun.set()
@@ -324,7 +329,7 @@ def test_a_further_version_goes_on_behind_the_one_that_was_being_read(worker: Wo
 
 
 def test_a_rebalance_gives_the_version_before_its_time_to_drain(worker: Worker, hangs: Hangs) -> None:
-    """What stands still behind it looks drained."""
+    """Also where the leader does not wait for it."""
     process = worker.process
     process._registry.rebalance("f", Request(), wait_seconds=60)
     worker.round()
@@ -339,3 +344,93 @@ def test_a_rebalance_gives_the_version_before_its_time_to_drain(worker: Worker, 
     hangs.over.set()
     worker.until(lambda: not process._tasks)
     assert held(worker, "f/s", "f/s__1") == [None] * 2
+
+
+def states(worker: Worker) -> set[str]:
+    """What the tasks of the flow show by their beats of after this call."""
+    since, flow = time.time(), worker.process._registry.flow("f")
+
+    def beaten() -> bool:
+        return all(beat.beat_at > since for beat in worker.process._places.beats(flow).values())
+
+    worker.until(lambda: worker.process._places.beats(flow) and beaten())
+    return {str(beat.figures["state"]) for beat in worker.process._places.beats(flow).values()}
+
+
+def drained(worker: Worker) -> bool:
+    """Whether the leader lets a kill or a rebalance go on."""
+    return Leader(worker.store, worker.settings, "leader")._drained(worker.process._registry.flow("f"))
+
+
+@pytest.mark.parametrize("ends", ["kill", "rebalance"])
+def test_the_wait_is_that_of_the_version_before(worker: Worker, hangs: Hangs, ends: str) -> None:
+    """It ends between two batches, and nothing is over before it has."""
+    registry = worker.process._registry
+    assert states(worker) == {"starting"}
+    if ends == "kill":
+        registry.kill("f", wait_seconds=60)
+    else:
+        registry.rebalance("f", Request(), wait_seconds=60)
+    worker.until(lambda: hangs.query.left)
+    assert states(worker) == {"starting"}
+    assert not drained(worker)
+    assert not hangs.forced.is_set()
+    hangs.over.set()
+    worker.until(lambda: drained(worker))
+    assert states(worker) == {"drained"}
+    # What it has left is not begun again meanwhile.
+    assert worker.ran[2:] == [(True, "s", 1)]
+    registry.hurry(registry.flow("f"))
+    registry.fire()
+    if ends == "kill":
+        worker.until(lambda: not worker.process._tasks)
+        assert worker.ran[2:] == [(True, "s", 1)]
+    else:
+        worker.until(lambda: (False, "s", 2) in worker.ran)
+        assert worker.ran[2:5] == [(True, "s", 1), (True, "s", 1), (True, "s__1", 1)]
+    assert not hangs.forced.is_set()
+
+
+def test_behind_its_wait_a_kill_stops_the_version_before(worker: Worker, hangs: Hangs) -> None:
+    registry = worker.process._registry
+    registry.kill("f", wait_seconds=1)
+    until = time.time() + 1
+    while not registry.fire():
+        assert not hangs.forced.is_set()
+        assert not drained(worker)
+        worker.round()
+        time.sleep(0.02)
+    assert time.time() >= until
+    worker.until(hangs.forced.is_set)
+
+
+def test_a_deactivated_flow_stops_when_its_version_before_has(worker: Worker, hangs: Hangs) -> None:
+    worker.nimbus.deactivate("f")
+    worker.until(lambda: hangs.query.left)
+    assert states(worker) == {"starting"}
+    assert not worker.nimbus.flow("f").stopped
+    assert not hangs.forced.is_set()
+    hangs.over.set()
+    worker.until(lambda: worker.nimbus.flow("f").stopped)
+    for _ in range(5):
+        worker.round()
+        time.sleep(0.05)
+    assert worker.ran[2:] == [(True, "s", 1)]
+    worker.nimbus.activate("f")
+    worker.until(lambda: (False, "s", 2) in worker.ran)
+    assert worker.ran[2:5] == [(True, "s", 1), (True, "s", 1), (True, "s__1", 1)]
+
+
+def test_the_version_before_of_an_inactive_flow_reads_once_it_is_active(worker: Worker) -> None:
+    worker.nimbus.deactivate("f")
+    worker.until(lambda: worker.nimbus.flow("f").stopped)
+    version = worker.write("batch")
+    worker.until(lambda: {task.flow.version.number for task in worker.process._tasks.values()} == {version})
+    for _ in range(5):
+        worker.round()
+        time.sleep(0.05)
+    assert states(worker) == {"drained"}
+    assert not any(former for former, *_ in worker.ran)
+    worker.nimbus.activate("f")
+    worker.until(lambda: (False, "s", version) in worker.ran)
+    assert [group for former, group, _ in worker.ran if former] == ["s", "s__1"]

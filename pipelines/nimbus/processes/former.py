@@ -79,7 +79,7 @@ class FormerVersion:
         self._begun, self._over = threading.Event(), threading.Event()
         self._query: FormerQuery | None = None
         self.left = False
-        """Whether it has ended before its end, for a task of the new version was told to leave."""
+        """Whether it has ended before its end, for a task of the new version was not to run any more."""
 
     @property
     def reads(self) -> bool:
@@ -123,7 +123,7 @@ class FormerVersion:
 
         Args:
             tasks: Those of the new version, by query. Each has the lease of its query, and beats; it does not run yet.
-                Where one of them is to leave, it ends between two batches.
+                Where one of them is to leave, or to drain, it ends between two batches.
 
         Raises:
             LeaseHeldError: Another worker has one of the queries.
@@ -141,10 +141,9 @@ class FormerVersion:
                 self._query = query
                 query.start()
                 while query.is_alive():
-                    query.join(_POLL_SECONDS)
-                    # A task of a flow that was removed has left.
-                    if not query.left and any(task.left or not task.is_alive() for task in tasks.values()):
+                    if not (query.left or all(task.wanted and task.is_alive() for task in tasks.values())):
                         query.leave()
+                    query.join(_POLL_SECONDS)
                 if query.error is not None:
                     raise query.error
                 if query.left:
@@ -179,7 +178,7 @@ class FormerVersion:
         # It takes it in a thread of its own, and perhaps not at once.
         until = time.monotonic() + application.lease_seconds
         while (held := task.lease) is None:
-            if task.left:
+            if not task.wanted:
                 raise self._leave(group)
             if time.monotonic() > until or not task.is_alive():
                 other = application.registry.leases.holder(name)

@@ -181,6 +181,11 @@ class Task(threading.Thread):
         self.want(wanted=False)
 
     @property
+    def wanted(self) -> bool:
+        """Return whether it is to run: neither to drain nor to leave."""
+        return self._wanted.is_set() and not self._leaving.is_set()
+
+    @property
     def left(self) -> bool:
         """Return whether it was told to leave: it may not have come to an end of its own."""
         return self._leaving.is_set()
@@ -232,7 +237,8 @@ class Task(threading.Thread):
                     if self.lease is None:
                         self._take_lease()
                     elif self.ahead is not None and not self.ahead.over:
-                        self.figures.state = DRAINED
+                        # Nothing has drained while that reads: whoever waits for it would stop it in mid-batch.
+                        self.figures.state = STARTING if self.wanted or self.ahead.reads else DRAINED
                         self._leaving.wait(_POLL_SECONDS)
                     elif self._wanted.is_set():
                         # The lease says who owns the checkpoint: whichever host had it before.
@@ -246,6 +252,7 @@ class Task(threading.Thread):
                 except Exception as error:
                     self._failed(error)
             while self.ahead is not None and self.ahead.reads and self.lost is None:
+                self.figures.state = STARTING
                 time.sleep(_POLL_SECONDS)
             self._release()
 

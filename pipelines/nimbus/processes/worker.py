@@ -398,7 +398,8 @@ class WorkerProcess:
                 # What it has left is for those that come next, of whichever version.
                 former = self._former[serial] = former.again()
             tasks = {task.query.group: task for key, task in self._tasks.items() if key[0] == serial}
-            if tasks and all(task.ahead is former and not task.left for task in tasks.values()):
+            # That of a flow that drains, or is inactive, opens no batch either.
+            if tasks and all(task.ahead is former and task.wanted for task in tasks.values()):
                 former.begin(partial(self._read_to_the_end, former, tasks, *self._loaded[serial]))
 
     def _read_to_the_end(
