@@ -1,4 +1,4 @@
-"""Whether a state counts a row that a backfill has refused is told by the two commits, whatever their clocks said. No Spark."""
+"""Whether a state counts a row that was refused is told by the commits, whatever their clocks said. No Spark."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.execution.replays.counted import Counted, Row
+from pipelines.execution.replays.counted import HALF_MADE, Counted, Row
 from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.record import SLICE, BatchRecord
+from pipelines.state.record import BATCH, SLICE, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from tests.execution.test_quarantine_of_groups import Quarantine
-from tests.state.small_kinds import ARROW, FLOW, SmallTable
+from tests.state.small_kinds import APP, ARROW, FLOW, SmallTable
 
 HOUR = 3_600_000
 
@@ -38,25 +38,30 @@ class Tables:
         self.root, self.quarantine = root, Quarantine(root)
         self.state = SmallTable(root, LOG, TRANSACTIONAL, sliced=True)
 
-    def record(self, backfill: str | None, group: str | None = None) -> BatchRecord:
-        return BatchRecord(kind=SLICE, flow=FLOW, epoch=1, slice="d5", group=group, backfill=backfill)
+    def record(self, backfill: str | None, group: str | None = None, txid: int = -1) -> BatchRecord:
+        return BatchRecord(kind=SLICE, flow=FLOW, epoch=1, slice="d5", group=group, backfill=backfill, txid=txid)
 
     def refuse(self, backfill: str | None, clock: int = 0) -> None:
         rows = self.quarantine.rows("buys", "r", slice_="d5")
         self.quarantine.writer.replace_slice(rows, self.record(backfill, "buys"), among="true")
         step(self.root / "quarantine" / "shop", clock)
 
-    def count(self, backfill: str | None, clock: int = 0) -> None:
+    def batch(self, txid: int) -> None:
+        rows = pa.Table.from_pylist([{"word": "a", "n": 1}], schema=ARROW)
+        batch = BatchRecord(kind=BATCH, flow=FLOW, epoch=1, txid=txid)
+        self.state.writer.commit_batch(rows.append_column(SLICE_COLUMN, pa.array(["d5"])), batch, APP, known=False)
+
+    def count(self, backfill: str | None, clock: int = 0, txid: int = -1) -> None:
         rows = pa.Table.from_pylist([{"word": "a", "n": 1}], schema=ARROW)
         rows = rows.append_column(SLICE_COLUMN, pa.array(["d5"]))
-        self.state.writer.replace_slice(rows, self.record(backfill))
+        self.state.writer.replace_slice(rows, self.record(backfill, txid=txid))
         step(self.root / "states" / "counts", clock)
 
-    def left(self) -> dict[int, str]:
+    def left(self, txid: int = -1) -> dict[int, str]:
         checkpoint: Any = SimpleNamespace(folder=SimpleNamespace(name="buys"), epoch=None)
         lake = Lake(self.root)
         judge = Counted(lake.quarantine("shop"), {"counts": lake.state("counts")}, checkpoint, drops=True)
-        return dict(judge.judge([Row(0, -1, "d5", "d5", "f", False)]).left)
+        return dict(judge.judge([Row(0, txid, "d5", "d5", "f", False)]).left)
 
 
 @pytest.fixture
@@ -97,3 +102,23 @@ def test_of_an_earlier_release_the_times_are_compared(tables: Tables, clock: int
     tables.refuse(None, clock)
     tables.count(None)
     assert (tables.left() == {}) is known
+
+
+def test_what_a_batch_refuses_behind_a_backfill_is_in_none_of_its_slices(tables: Tables) -> None:
+    tables.refuse("one")
+    tables.batch(0)
+    assert tables.left(txid=0) == {}
+    tables.count("one", txid=0)
+    tables.batch(1)
+    assert tables.left(txid=1) == {}
+    assert tables.left(txid=0) == {0: HALF_MADE}
+
+
+def test_a_state_that_was_added_behind_a_batch_and_filled_may_count_what_it_refused(tables: Tables) -> None:
+    """A backfill that has filled it and was cut off before quarantine: it knows no batch to compare with."""
+    tables.refuse("one")
+    assert tables.left(txid=3) == {}
+    tables.count("two")
+    tables.batch(4)
+    assert tables.left(txid=3) == {0: HALF_MADE}
+    assert tables.left(txid=4) == {}

@@ -206,6 +206,64 @@ def test_a_row_without_a_slice_outlives_a_backfill_of_its_own_that_a_gate_refuse
 
 
 @pytest.mark.parametrize(
+    "backfills",
+    [
+        pytest.param([["d2"]], id="another slice"),
+        pytest.param([["d2", "d3"], ["d2"]], id="twice", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_row_without_a_slice_outlives_a_backfill_where_a_state_has_claimed_its_file(
+    shop: Shop, backfills: list[list[str]]
+) -> None:
+    """The stream leaves out what a state has claimed, and the row was not in that: it was in no state and in no quarantine."""
+    shop.arrive(("d1", "a", 1), (None, "x", 5))  # type: ignore[arg-type]
+    shop.arrive(("d2", "b", 2))
+    assert not shop.runtime.backfill(resliced(shop, "day"), ["d1"]).failed
+    changed = resliced(shop, "coalesce(day, 'd1')")
+    for days in backfills:
+        assert not shop.runtime.backfill(changed, days).failed
+    shop.runtime.catch_up(changed)
+    assert _held(shop) == (["a", "b"], ["x"])
+    assert shop.runtime.replay_quarantine(changed).landed == 0
+    assert not shop.runtime.backfill(changed, ["d1"]).failed
+    assert _held(shop) == (["a", "b", "x"], [])
+
+
+@pytest.mark.parametrize(
+    ("claimed", "kept"),
+    [pytest.param(["d1"], ["x"], id="claimed"), pytest.param(["d2"], [], id="free", marks=pytest.mark.exhaustive)],
+)
+def test_a_row_without_a_slice_outlives_a_backfill_that_is_cut_off_before_its_slice(
+    shop: Shop, claimed: list[str], kept: list[str]
+) -> None:
+    """It left quarantine with the first slice of the pass. What no state has claimed the stream will count by itself."""
+
+    def cancelled(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committing", "sales"):
+            raise KeyboardInterrupt
+
+    shop.arrive(("d1", "a", 1), (None, "x", 5))  # type: ignore[arg-type]
+    shop.arrive(("d2", "b", 2))
+    assert not shop.runtime.backfill(resliced(shop, "day"), claimed).failed
+    changed = resliced(shop, "coalesce(day, 'd1')")
+    with pytest.raises(KeyboardInterrupt):
+        Runtime(shop.runtime.spark, shop.lake, listeners=[cancelled]).backfill(changed, ["d2", "d1"])
+    assert _held(shop)[1] == kept
+    shop.runtime.catch_up(changed)
+    rows, quarantined = _held(shop)
+    assert sorted([*rows, *quarantined]) == ["a", "b", "x"]
+    assert not shop.runtime.backfill(changed, ["d2", "d1"]).failed
+    assert _held(shop) == (["a", "b", "x"], [])
+
+
+def _held(shop: Shop) -> tuple[list[str], list[str]]:
+    """Return the keys in the state and those in quarantine."""
+    stored = shop.lake.quarantine("sales").stored("true").to_pylist()
+    keys = sorted(row["key"] for row in shop.lake.state("sales").scan().to_pylist())
+    return keys, sorted(json.loads(row["row"])["key"] for row in stored)
+
+
+@pytest.mark.parametrize(
     "refused",
     [
         pytest.param([("d1", "a", 9), ("d2", "b", 9)], id="by a gate"),

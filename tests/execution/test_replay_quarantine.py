@@ -21,6 +21,7 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, TableBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.replay_records import Records
+from pipelines.execution.replays.counted import HALF_MADE
 from pipelines.execution.replays.report import LotReport
 from pipelines.execution.replays.runner import UNDECIDED, look
 from pipelines.execution.replays.selection import ReplayError, Selection
@@ -32,7 +33,7 @@ from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
 from pipelines.state.turns import LateWriterError
 from pipelines.state.writer import StateWriter
-from pipelines.trident import CombinerAggregator, Count, DeltaState, Sum, TridentTopology
+from pipelines.trident import CombinerAggregator, Count, DeltaState, MapGet, Sum, TridentTopology
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -436,6 +437,57 @@ def test_a_slice_that_was_replaced_by_a_clock_ahead_counts_once_behind_a_backfil
     shop.runtime.backfill(failing(shop, 3, fails=0), ["d1"])
     assert [one.landed for one in shop.replay(failing(shop, 9, fails=0))] == [1]
     assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
+
+
+def in_waves(shop: Shop, most: int, slice_by: str = "day") -> TridentTopology:
+    """A flow with a state of a further wave: it asks the first one."""
+    topology = TridentTopology("shop")
+    source = JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1)
+    stream = topology.new_stream("sales", source, slice_by=slice_by)
+    stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+    by_k = stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+    stream.state_query(by_k, "k", MapGet(), ["many", "total"]).partition_persist(DeltaState("rows"), ["k", "n", "at"])
+    return topology
+
+
+@pytest.mark.parametrize(
+    ("refused", "former", "stays"),
+    [
+        pytest.param(("a", 7, "d1"), (3, "day"), ("high", "most", 7), id="by a gate"),
+        pytest.param(("a", 7, None), (9, "day"), ("source", "no_slice", 7), id="for want of a slice"),
+    ],
+)
+def test_a_row_that_a_backfill_counts_in_its_first_wave_alone_counts_once(
+    shop: Shop, refused: tuple[str, int, str | None], former: tuple[int, str], stays: tuple[str, str, int]
+) -> None:
+    """Quarantine goes with the last wave: a row that the first one had counted was landed there once more."""
+    shop.put(("a", 1, "d1"), refused)
+    shop.put(("b", 2, "d2"))
+    shop.runtime.catch_up(in_waves(shop, *former))
+    mended = in_waves(shop, 9, "coalesce(day, 'd1')")
+
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "by_k"):
+            raise _Killed
+
+    def in_first() -> dict[str, tuple[int, int]]:
+        return {row["k"]: (row["many"], row["total"]) for row in shop.lake.state("by_k").scan().to_pylist()}
+
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[kill]).backfill(mended, ["d1"])
+    assert (in_first(), shop.refused) == ({"a": (2, 8), "b": (1, 2)}, [stays])
+    (lot,) = shop.replay(mended)
+    assert (in_first(), shop.refused) == ({"a": (2, 8), "b": (1, 2)}, [stays])
+    assert (lot.landed, list(lot.left)) == (0, [HALF_MADE])
+    # What batches refuse behind the backfill is in none of its slices.
+    shop.put(("a", 50, "d1"))
+    shop.runtime.catch_up(mended)
+    wider = in_waves(shop, 99, "coalesce(day, 'd1')")
+    assert sum(one.landed for one in shop.replay(wider)) == 1
+    assert (in_first(), shop.refused) == ({"a": (3, 58), "b": (1, 2)}, [stays])
+    assert not shop.runtime.backfill(wider, ["d1"]).failed
+    assert shop.refused == []
+    assert shop.rows == Counter({("a", 1): 1, ("a", 7): 1, ("a", 50): 1, ("b", 2): 1})
 
 
 def later(table: Path) -> None:

@@ -2,7 +2,7 @@
 
 | rejected by | it is in the state if | it cannot be said if |
 |---|---|---|
-| a batch | never: what backfills judge again they take out of quarantine | the state was emptied since |
+| a batch | never: what backfills judge again leaves quarantine | the state was emptied since, or a backfill cut off there |
 | a backfill | never | the state's slice was not replaced by the same one (of earlier releases: with it, or later) |
 | as a poison batch | the state has the batch; or a backfill read the row's file, before or since | the log does not say it |
 """
@@ -22,6 +22,9 @@ from pipelines.state.schema import NO_SLICE
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.state.table import StateTable
+
+
+HALF_MADE = "a backfill that was cut off may count it: backfill its slice"
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,15 @@ class Ledger:
     def rejected_at(self, txid: int) -> datetime | None:
         """Return when a batch rejected rows, the first time that is known to a quarantine."""
         return min((at for (_, by), at in self.batches.items() if by == txid), default=None)
+
+    def may_hold(self, slice_: str, txid: int) -> bool:
+        """Return whether a backfill has replaced a slice behind a batch, with what the batch had rejected of it."""
+        by = self.replaced.get(slice_)
+        if by is None:
+            return False
+        # A state that has never got the batch was added since.
+        is_added = self.first == 0 and all(own != txid for _, own in self.batches)
+        return is_added or (by.txid is not None and by.txid >= txid)
 
     def replaced_behind(self, slice_: str, version: int | None) -> bool | None:
         """Return whether a slice was replaced behind a version; None: that is not known, or the log does not reach back."""
@@ -141,6 +153,9 @@ class Counted:
         for name, ledger in self._states.items():
             if ledger.reset is not None and (at is None or at <= ledger.reset):
                 return f'state "{name}" was emptied since, and its source read again', set()
+            # Waves commit one by one, and quarantine with the last: a whole backfill had taken the row out.
+            if ledger.may_hold(row.slice, row.txid):
+                return HALF_MADE, set()
         return None, set()
 
     def _of_backfill(self, row: Row) -> str | None:

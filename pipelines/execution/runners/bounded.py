@@ -95,8 +95,8 @@ class _Pass:
     clocks: dict[str, int]
     kept: tuple[DataFrame, ...]
     read: dict[str, int]
+    name: str
     held: HeldRows = field(default_factory=HeldRows)
-    name: str = field(default_factory=lambda: uuid4().hex)
 
     def close(self) -> None:
         """Give the kept frames back."""
@@ -150,6 +150,7 @@ class BoundedRunner:
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
         self._taken_in: dict[str, dict[str, frozenset[str]]] = {}
+        self._pass_name = ""
         """Of slices that a killed backfill has left half made, the files that each map has taken in."""
 
     def run(self, slices: Sequence[str]) -> BackfillReport:
@@ -266,6 +267,8 @@ class BoundedRunner:
 
     def _in_waves(self, slices: tuple[str, ...]) -> list[SliceReport]:
         """Replace slices wave by wave: states that query other states of the flow come after those (`BatchGroup.waves`)."""
+        # One name for all waves: it is by it that a replay knows which states were made when quarantine was.
+        self._pass_name = uuid4().hex
         merged: list[SliceReport] = []
         for number, wave in enumerate(self._group.waves, 1):
             reports = self._replace(slices, wave, last=number == len(self._group.waves))
@@ -329,7 +332,8 @@ class BoundedRunner:
             results = {sink.name: _by_slice(to_arrow(with_hash(frames[sink.node.id]))) for sink in computed}
             refused = run.rejected_rows({}) if last else None
             by_slice = _by_slice(refused) if refused is not None else {}
-            return _Pass(slices, positions, results, by_slice, counts, run, clocks, tuple(kept.values()), read)
+            own = tuple(kept.values())
+            return _Pass(slices, positions, results, by_slice, counts, run, clocks, own, read, self._pass_name)
         except Exception as error:
             run.close()
             for frame in kept.values():

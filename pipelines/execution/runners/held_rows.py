@@ -53,7 +53,8 @@ def held_rows(group: BatchGroup, rejected: pa.Table | None, counted: Collection[
 
     Args:
         rejected: those that the backfill has rejected for want of a slice.
-        counted: the files (as `file_key`) that the stream has counted. Rows of others it will meet itself.
+        counted: the files (as `file_key`) that the stream has counted. Rows of others it will meet itself, but for
+            those of slices that a backfill has claimed.
     """
     table = group.quarantine.table
     if not group.sources.sliced or not table.exists():
@@ -61,10 +62,28 @@ def held_rows(group: BatchGroup, rejected: pa.Table | None, counted: Collection[
     text = literal(SLICE_COLUMN, NO_SLICE, pa.string())
     held = completed(table.stored(f"{SLICE_COLUMN} = {text} AND stage = '{SOURCE}' AND {group.rejected}"))
     again = set(_places(rejected)) if rejected is not None else set()
-    mask = [place not in again and file_key(place[1] or "") in counted for place in _places(held)]
+    claimed = _claimed(group)
+    # Of files that are neither counted nor claimed the stream leaves nothing out.
+    met = frozenset(counted).union(*claimed.values())
+    mask = [place not in again and file_key(place[1] or "") in met for place in _places(held)]
     rest = held.filter(pa.array(mask, pa.bool_()))
-    today = dict(sorted(pair for spout in group.spouts for pair in _slices_of(group, spout, rest).items()))
+    files = [file_key(file or "") for file in rest["file"].to_pylist()]
+    # A claim is of a whole slice. The states that made it may have done so before the row had its slice.
+    today = {
+        number: own
+        for number, own in sorted(pair for spout in group.spouts for pair in _slices_of(group, spout, rest).items())
+        if files[number] in counted or own is None or files[number] in claimed.get(own, ())
+    }
     return HeldRows(rest.take(pa.array(list(today), pa.int64())), tuple(today.values())) if today else HeldRows()
+
+
+def _claimed(group: BatchGroup) -> dict[str, frozenset[str]]:
+    """Return by slice the files (as `file_key`) whose rows of it some state leaves out when the stream meets them."""
+    claimed: dict[str, frozenset[str]] = {}
+    for sink in group.sinks:
+        for slice_, files in sink.table.commits.claims().items():
+            claimed[slice_] = claimed.get(slice_, frozenset()) | {file_key(file) for file in files}
+    return claimed
 
 
 def _places(rows: pa.Table) -> Iterator[tuple[str | None, str | None]]:
