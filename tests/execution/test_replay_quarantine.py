@@ -490,6 +490,17 @@ def test_a_row_that_a_backfill_counts_in_its_first_wave_alone_counts_once(
     assert shop.rows == Counter({("a", 1): 1, ("a", 7): 1, ("a", 50): 1, ("b", 2): 1})
 
 
+def test_what_a_backfill_in_waves_has_rejected_is_replayed(shop: Shop) -> None:
+    """All its waves bear one name: each state is known to have been made when quarantine was."""
+    shop.put(("a", 1, "d1"), ("a", 7, "d1"))
+    assert not shop.runtime.backfill(in_waves(shop, 3, "day"), ["d1"]).failed
+    (lot,) = shop.replay(in_waves(shop, 9, "day"))
+    assert (lot.landed, dict(lot.left)) == (1, {})
+    held = {row["k"]: (row["many"], row["total"]) for row in shop.lake.state("by_k").scan().to_pylist()}
+    assert (held, shop.refused) == ({"a": (2, 8)}, [])
+    assert shop.rows == Counter({("a", 1): 1, ("a", 7): 1})
+
+
 def later(table: Path) -> None:
     """Have a table's last commit say a time an hour ahead."""
     log = max((table / "_delta_log").glob("*.json"))
