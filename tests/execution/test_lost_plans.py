@@ -20,8 +20,11 @@ from pipelines.execution.runners.stream import StreamRunner
 from pipelines.execution.verify import damages
 from pipelines.maintenance import compact
 from pipelines.places.location import on_disk
+from pipelines.quality import fail
+from pipelines.sources import JsonFiles
 from pipelines.state.record import POISON
-from tests.execution.test_replay_quarantine import Shop, cut_off, refusing
+from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+from tests.execution.test_replay_quarantine import SCHEMA, Shop, cut_off, refusing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -79,6 +82,37 @@ def test_a_skip_goes_with_the_plan_of_its_batch(shop: Shop, skipped: str) -> Non
     shop.runtime.catch_up(refusing(shop, 3))
     assert [one.landed for one in shop.replay(refusing(shop, 9))] == [2]
     assert (shop.rows, shop.refused) == (ALL + Counter({("a", 3): 1}), [])
+
+
+@pytest.mark.parametrize("fails_again", [False, True])
+def test_rows_of_a_poison_batch_whose_file_goes_before_it_comes_through_stay(
+    spark: SparkSession, tmp_path: Path, fails_again: bool
+) -> None:
+    """They are in quarantine alone: Spark reads what is left of the plan."""
+    shop = Shop(spark, tmp_path)
+
+    def catch_up(most: int) -> None:
+        topology = TridentTopology("shop")
+        stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA), slice_by="day")
+        stream = stream.gate(fail("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+        stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
+        stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+        shop.runtime.catch_up(topology)
+
+    shop.put(("a", 1, "d1"))
+    catch_up(3)
+    shop.put(("a", 7, "d1"), ("b", 2, "d2"))
+    shop.put(("a", 8, "d1"))
+    with pytest.raises(PoisonBatchError):
+        catch_up(3)
+    (shop.folder / "1.json").unlink()
+    alone = [("batch", "file_gone", 2), ("batch", "file_gone", 7)]
+    if fails_again:
+        with pytest.raises(PoisonBatchError):
+            catch_up(3)
+        assert shop.refused == [*alone, ("batch", "poison", 8)]
+    catch_up(9)
+    assert (shop.rows, shop.refused) == (Counter({("a", 1): 1, ("a", 8): 1}), alone)
 
 
 def test_a_poison_batch_whose_plan_is_gone_is_tried_by_the_first_start(shop: Shop) -> None:

@@ -41,7 +41,7 @@ KILLED = {"catch_up": 0.35, "backfill": 0.35, "compact": 0.35, "replay": 0.35, "
 WINDOWED = {"backfill": 3, "cut_off": 0, "frozen": 0, "rescale": 5}
 
 TABLES = {"optimize_source": 8, "rewrite": 0, "remove_file": 0, "restore_table": 1}
-POISON_GONE = 0.0
+POISON_GONE = 0.3
 """How often retention takes a file of the poison batch that stops the stream."""
 LEFT_OUT = 0.12
 """How often a program begins with a batch that is left out and replayed, before the checkpoint is lost."""

@@ -150,23 +150,29 @@ class PoisonRows:
     def _put(
         self, epoch: Epoch, batch: Batch, rejected: DataFrame, seen: int | None = None, plan: str | None = None
     ) -> None:
-        """Put rows in the place of those that quarantine holds of the batch."""
+        """Put rows in the place of those that quarantine holds of the batch, but of those whose file has gone since."""
         group, writer = self._group, self._group.quarantine
         rows = of_group(rejected.toArrow(), group.name)
         writer.prepare(table_columns())
+        where = poison_rows(group.rejected, batch.txid, alone=True)
+        gone = self._marked_gone(writer.table.stored(where))
+        received, rows = (
+            rows.num_rows,
+            pa.concat_tables([rows, gone.select(rows.column_names)], promote_options="permissive"),
+        )
         record = BatchRecord(
             kind=POISON,
             flow=group.topology.name,
             epoch=epoch.number,
             txid=batch.txid,
             attempt=batch.attempt,
-            received=rows.num_rows,
+            received=received,
             group=group.name,
             offsets=None if plan is None else {"plan": plan},
             # Times of two tables do not compare: a clock may have been set back between their commits.
             states={sink.name: sink.table.version() for sink in group.sinks},
         )
-        writer.replace_rows(rows, record, poison_rows(group.rejected, batch.txid), seen=seen)
+        writer.replace_rows(rows, record, where, seen=seen)
 
     def kept(self) -> set[int]:
         """Return the txids whose rows are in quarantine: of this life of the checkpoint and of earlier ones."""
@@ -185,6 +191,18 @@ class PoisonRows:
             seen: what `seen` has returned, where another process may have kept them since; it is refused as in `keep`.
         """
         self._forget(txid, poison_rows(self._group.rejected, txid), seen)
+
+    def come_through(self, txid: int, received: int) -> None:
+        """Release the rows of a poison batch that has come through; those whose file went before that are in no state, and stay.
+
+        Args:
+            received: how many rows the batch had. Where it had them all, it does not matter what has gone since.
+        """
+        table = self._group.quarantine.table
+        if table.exists() and table.count(poison_rows(self._group.rejected, txid)) > received:
+            self.release(txid)
+        else:
+            self.forget(txid)
 
     def release(self, txid: int, seen: int | None = None) -> None:
         """Release the rows of a poison batch whose plan is gone: what their source still has comes again, under some txid.

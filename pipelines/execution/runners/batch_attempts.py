@@ -100,7 +100,7 @@ class BatchAttempts:
                     clocks = self._group.sources.clocks(frames)
                 report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
                 if batch.attempt or txid in self._left_over:
-                    self._poison.forget(txid)
+                    self._poison.come_through(txid, report.received)
                 self._tell("closed", txid)
                 return report
             except (LateWriterError, LeaseLostError, BehindStateError, WindowStateError) as error:
