@@ -103,16 +103,17 @@ class Turn:
         return carried | of_rewrite(table, record)
 
     def _of_batch(self, table: DeltaTable) -> Transactions:
-        """Judge a batch. A transactional state takes a txid once; its version is the txid.
+        """Judge a batch. A transactional state takes a txid once; its version is the txid, also where quarantine takes it again.
 
         The other kinds take their last txid again: there each commit has a version of its own, so that Spark, which leaves
         out what comes under a known one, takes a repetition too.
         """
         record, app_id, kind = self.record, self.app_id, self.kind
         last, what = last_txid(table, app_id), named(record)
+        once = kind == TRANSACTIONAL and not self.replaces
         if kind == OPAQUE:
             _check_order(self.state, record)
-        if last is not None and (last > record.txid or (last == record.txid and kind == TRANSACTIONAL)):
+        if last is not None and (last > record.txid or (last == record.txid and once)):
             raise LateWriterError(self.state.name, what, f"batch {last} is committed")
         if last == record.txid and kind == OPAQUE and not self.replaces:
             raise LateWriterError(self.state.name, what, "another process has committed it")

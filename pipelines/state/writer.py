@@ -459,9 +459,15 @@ class StateWriter(TableKeeper):
 
         return self._commit(empty, self._judge(record, app_id), _TRIES if among else 1)
 
-    def replace_rows(self, rows: pa.Table, record: BatchRecord, where: str, *, seen: int | None = None) -> int:
-        """Put a batch's rows in the place of those that a condition names, in one commit. Quarantine only."""
-        judge = self._judge(record, None, seen=seen)
+    def replace_rows(
+        self, rows: pa.Table, record: BatchRecord, where: str, *, seen: int | None = None, app_id: str | None = None
+    ) -> int:
+        """Put a batch's rows in the place of those that a condition names, in one commit. Quarantine only.
+
+        Args:
+            app_id: the transaction id of the stream whose batch is committed once more; None: it is no commit of that batch.
+        """
+        judge = self._judge(record, app_id, replaces=True, seen=seen)
         return self._write(
             lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where, _TRIES
         )

@@ -20,7 +20,7 @@ from pipelines.execution.report import BatchReport
 from pipelines.planner.repeats import may_differ
 from pipelines.quality import drop, fail
 from pipelines.sources import FixedBatches, PythonSource
-from pipelines.trident import OPAQUE, Count, DeltaState, MapGet, Max, TridentTopology
+from pipelines.trident import NON_TRANSACTIONAL, OPAQUE, Count, DeltaState, MapGet, Max, TridentTopology
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +197,130 @@ def test_a_replay_reads_the_version_that_the_first_life_read(spark: SparkSession
 
 class StopError(BaseException):
     pass
+
+
+class Changing(DataSource):
+    """Gives 1, -1 the first time that it is read, -2, 2 the second time, and so on."""
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return ChangingStream(Path(self.options["read"]))
+
+
+class ChangingStream(DataSourceStreamReader):
+    def __init__(self, lives: Path) -> None:
+        self.lives = lives
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: Any) -> Iterator[tuple[int]]:
+        life = int(self.lives.read_text()) + 1
+        self.lives.write_text(str(life))
+        yield (life,)
+        if life != ALL_GOOD:
+            yield (-life,)
+
+
+ALL_GOOD = 3
+
+
+def changing(folder: Path, *kinds: str) -> TridentTopology:
+    """Return a flow of a source that gives others each time; its gate refuses all that is below 0."""
+    topology, lives = TridentTopology("flow"), folder / "lives"
+    if not lives.exists():
+        lives.write_text("0")
+    stream = topology.new_stream("s", PythonSource(Changing, "v bigint", transactional=False, read=lives))
+    good = stream.gate(drop("expect_column_values_to_be_between", column="v", min_value=0))
+    for kind in kinds:
+        good.partition_persist(DeltaState(kind, kind=kind))
+    return topology
+
+
+def cut_off(spark: SparkSession, lake: Lake, topology: TridentTopology, moment: str, state: str) -> None:
+    def stop(told: str, name: str, txid: int) -> None:
+        if (told, name) == (moment, state):
+            raise StopError
+
+    with pytest.raises(StopError):
+        Runtime(spark, lake, listeners=[stop]).catch_up(topology)
+
+
+@pytest.mark.parametrize("between", [("committed", "quarantine"), ("committing", "quarantine"), ("committed", OPAQUE)])
+def test_quarantine_has_what_the_last_life_of_an_opaque_batch_refused(
+    spark: SparkSession, tmp_path: Path, between: tuple[str, str]
+) -> None:
+    lake, flow = Lake(tmp_path / "lake"), changing(tmp_path, OPAQUE)
+    cut_off(spark, lake, flow, "committed", "quarantine")
+    assert found(lake, OPAQUE) == {OPAQUE: [1], "quarantine": [-1]}
+
+    cut_off(spark, lake, flow, *between)
+    kept = -2 if between[0] == "committed" and between[1] == "quarantine" else -1
+    assert found(lake, OPAQUE) == {OPAQUE: [2], "quarantine": [kept]}
+    (batch,) = Runtime(spark, lake).catch_up(flow).batches
+
+    assert (batch.attempt, batch.quarantined) == (2, 0)
+    assert found(lake, OPAQUE) == {OPAQUE: [3], "quarantine": []}
+
+
+def test_what_counts_both_lives_of_an_opaque_batch_leaves_none_of_the_last_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, flow = Lake(tmp_path / "lake"), changing(tmp_path, NON_TRANSACTIONAL)
+    cut_off(spark, lake, flow, "committed", "quarantine")
+
+    Runtime(spark, lake).catch_up(flow)
+
+    assert found(lake, NON_TRANSACTIONAL) == {NON_TRANSACTIONAL: [1, 2], "quarantine": [-2]}
+
+
+def test_a_batch_of_opaque_states_goes_by_its_last_verdict(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    judged_in_turns(topology, tmp_path / "seen").partition_persist(DeltaState("rows", kind=OPAQUE))
+    cut_off(spark, lake, topology, "committed", "quarantine")
+    assert found(lake, "rows") == {"rows": [1], "quarantine": [2, 3]}
+
+    Runtime(spark, lake).catch_up(topology)
+
+    assert found(lake, "rows") == {"rows": [2], "quarantine": [1, 3]}
+
+
+def test_a_backfill_behind_quarantine_counts_once_when_the_batch_comes_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    rows = FixedBatches("k string, v bigint", [[("a", 1), ("a", -1), ("b", 2), ("b", -2)]])
+    stream = topology.new_stream("s", rows, slice_by="k")
+    good = stream.gate(drop("expect_column_values_to_be_between", column="v", min_value=0))
+    good.partition_persist(DeltaState("rows", kind=OPAQUE))
+    cut_off(spark, lake, topology, "committed", "quarantine")
+    assert not Runtime(spark, lake).backfill(topology, ["a"]).failed
+
+    Runtime(spark, lake).catch_up(topology)
+
+    assert found(lake, "rows") == {"rows": [1, 2], "quarantine": [-2, -1]}
+
+
+def test_a_whole_batch_of_mixed_states_goes_by_its_first_verdict(spark: SparkSession, tmp_path: Path) -> None:
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    kept = judged_in_turns(topology, tmp_path / "seen")
+    counts = kept.group_by("v").persistent_aggregate(DeltaState("counts", kind=OPAQUE), Count(), "n")
+    kept.partition_persist(DeltaState("rows"))
+    # In a wave of its own.
+    kept.state_query(counts, "v", MapGet(), "n").partition_persist(DeltaState("seen", kind=OPAQUE))
+    cut_off(spark, lake, topology, "committed", "quarantine")
+    first = {"counts": [1], "rows": [1], "seen": [1], "quarantine": [2, 3]}
+    assert found(lake, "counts", "rows", "seen") == first
+
+    (batch,) = Runtime(spark, lake).catch_up(topology).batches
+
+    assert found(lake, "counts", "rows", "seen") == first
+    assert (batch.quarantined, {commit.replayed for commit in batch.commits}) == (2, {True})
 
 
 class Forgetful(DataSource):

@@ -14,7 +14,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
-from pipelines.execution.batch.quarantine import of_group, poison_rows, quarantine_writer, rows_of
+from pipelines.execution.batch.quarantine import (
+    of_group,
+    poison_rows,
+    quarantine_writer,
+    refused_rows,
+    rows_of,
+)
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.checkpoint.window_files import state_files
 from pipelines.execution.runners.epochs import Epochs
@@ -120,6 +126,29 @@ def test_a_poison_batch_that_comes_through_takes_its_own_rows_alone(refused: Qua
     assert refused.held() == ["b7 again", "s7"]
     refused.writer.forget_rows(7, poison_rows(refused.own("sells"), 7), "sells")
     assert refused.held() == ["b7 again"]
+
+
+def test_a_batch_that_comes_again_replaces_what_its_group_has_refused_of_it(refused: Quarantine) -> None:
+    refused.batch("buys", 2, "before")
+    refused.batch("buys", 3, "first life")
+    refused.batch("sells", 3, "sells")
+    refused.poison("buys", 3, "poison")
+    app_id, looked = stream_id("shop", "quarantine/buys", 1), refused.writer.version()
+
+    def again(rows: pa.Table, txid: int, seen: int) -> None:
+        record = BatchRecord(kind=BATCH, flow="shop", epoch=1, txid=txid, group="buys")
+        where = refused_rows(refused.own("buys"), txid)
+        refused.writer.replace_rows(rows, record, where, seen=seen, app_id=app_id)
+
+    again(refused.rows("buys", "second life"), 3, looked)
+    assert refused.held() == ["before", "poison", "second life", "sells"]
+    with pytest.raises(LateWriterError):
+        again(refused.rows("buys", "too late"), 3, looked)
+    again(refused.writer.empty(), 3, refused.writer.version())
+    assert refused.held() == ["before", "poison", "sells"]
+    with pytest.raises(LateWriterError):
+        again(refused.rows("buys", "too late"), 2, refused.writer.version())
+    assert (refused.held(), refused.writer.committed(app_id)) == (["before", "poison", "sells"], 3)
 
 
 def test_a_backfill_replaces_what_its_group_has_refused_of_the_slice(refused: Quarantine) -> None:

@@ -424,7 +424,10 @@ class Model:
         held = [sink for sink in self.sinks(group) if sink.holds(group.epoch, txid)]
         # An opaque state would take back what a replay has put in: behind one the batch was whole, and it is left alone.
         whole = any((group.epoch, txid) in sink.replayed for sink in held)
-        kinds = (TRANSACTIONAL, OPAQUE) if whole else (TRANSACTIONAL,)
+        # So it was where quarantine has it; then all stays as it is where a state does not take the batch once more.
+        keeps = any(sink.kind == TRANSACTIONAL for sink in held)
+        settled = whole or (keeps and self.quarantined.get((group.name, group.epoch), -1) >= txid)
+        kinds = (TRANSACTIONAL, OPAQUE) if settled else (TRANSACTIONAL,)
         todo = [sink for sink in self.sinks(group) if sink.kind not in kinds or sink not in held]
         for claims, sinks in _by_claims(todo, frozenset(files)):
             own = [row for name, row in good if name not in claims.get(str(row.day), ())]
@@ -436,7 +439,7 @@ class Model:
                 sink.batch(group.epoch, txid, self.judged(sink, own), self.rules.wide)
                 self._enter(sink, txid, own)
                 yield ("committed", sink.name, txid)
-        yield from self._quarantined(group, txid, rows)
+        yield from self._quarantined(group, txid, rows, settled)
         self._forget(group, txid)
         yield ("closed", "", txid)
 
@@ -446,14 +449,18 @@ class Model:
             behind = next(group for group in self.groups if group.window)
             behind.files[str(txid)] = File(str(txid), txid, tuple(rows))
 
-    def _quarantined(self, group: Group, txid: int, rows: list[tuple[str, Row]]) -> Iterator[Event]:
-        if self.quarantined.get((group.name, group.epoch), -1) >= txid:
+    def _quarantined(self, group: Group, txid: int, rows: list[tuple[str, Row]], settled: bool) -> Iterator[Event]:
+        again = self.quarantined.get((group.name, group.epoch), -1) >= txid
+        if again and settled:
             return
         claims = {slice_: files for (name, slice_), files in self.refused_claims.items() if name == group.name}
         new = [one for name, one in self.refusals(group, rows, txid) if name not in claims.get(one.slice, ())]
-        if new:
+        if new or again:
             yield ("committing", "quarantine", txid)
-            self.refused += new
+            former = [
+                one for one in self.refused if (one.group, one.txid) == (group.name, txid) and one.stage != "batch"
+            ]
+            self.refused = [one for one in self.refused if one not in former] + new
             last = self.quarantined.get((group.name, group.epoch), txid)
             self.quarantined[group.name, group.epoch] = max(last, txid)
             yield ("committed", "quarantine", txid)
@@ -532,6 +539,8 @@ class Model:
             # What the stream has counted of them would leave the states with the slice.
             raise Refusal("SourceGoneError")
         last = self.quarantined.get((group.name, group.epoch), group.first - 1)
+        if all(sink.kind != TRANSACTIONAL for sink in self.sinks(group)):
+            last = min(last, group.first + group.finished - 1)
         judged = frozenset(name for names in group.planned[: last - group.first + 1] for name in names)
         read = _Read(group.rows(tuple(group.files)), streamed, judged)
         for sink in (sink for sink in self.sinks(group) if sink.is_map):

@@ -33,7 +33,7 @@ from pipelines.execution.batch.plan_run import (
     observed,
 )
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
-from pipelines.execution.batch.quarantine import of_group, table_columns
+from pipelines.execution.batch.quarantine import of_group, refused_rows, table_columns
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
@@ -107,6 +107,7 @@ class _Attempt:
         judged: verdicts that hold for all of the runs.
         complete: whether one run passes all gates and makes all states.
         rejected: what quarantine leaves out and what it gets, where that was worked out before the first commit.
+        settled: whether a first life's verdict holds on: quarantine keeps what it has got of it.
     """
 
     batch: Batch
@@ -121,6 +122,7 @@ class _Attempt:
     judged: Judged = field(default_factory=Judged)
     complete: bool = False
     rejected: tuple[Claims, pa.Table | None] | None = None
+    settled: bool = False
 
 
 class StreamBatch:
@@ -134,7 +136,7 @@ class StreamBatch:
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
-        self._rejected_seen = -1
+        self._rejected_seen, self._rejected_last = -1, -1
         self._plan: str | None = None
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
@@ -194,13 +196,15 @@ class StreamBatch:
         standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
         self._seen = {name: version for name, (version, _) in standing.items()}
         quarantine = self._group.quarantine
-        self._rejected_seen = quarantine.version() if quarantine.table.exists() else -1
+        self._rejected_seen, last = quarantine.standing(self._rejected_id) if quarantine.table.exists() else (-1, None)
+        self._rejected_last = -1 if last is None else last
         return {name: last for name, (_, last) in standing.items()}
 
     def _commit_all(self, attempt: _Attempt) -> set[str]:
         """Commit all states, wave by wave. Return those that have the batch already and take nothing."""
         batch = attempt.batch
         skipped = self._skipping(attempt.known, batch.txid)
+        attempt.settled = bool(skipped) or self._is_replayed(attempt.known, batch.txid)
         attempt.commits += [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
         for wave in self._group.waves:
             todo = tuple(sink for sink in wave if sink.name not in skipped)
@@ -305,13 +309,24 @@ class StreamBatch:
     def _skipping(self, known: Mapping[str, bool], txid: int) -> set[str]:
         """Return the states that take nothing of a batch, for they hold it.
 
-        An opaque one would take back what a replay of quarantine has put in behind it: where one has, the batch was whole.
+        An opaque one would take back what a replay of quarantine has put in behind it: where one has, the batch was whole. So it
+        was where quarantine has it, which comes last. Beside a transactional state, which goes by the verdict of then, it stays.
         """
         held = [sink for sink in self._group.sinks if known[sink.name]]
-        whole = any(sink.table.commits.is_replayed_behind(self._epoch.number, txid) for sink in held)
-        return {
-            sink.name for sink in held if sink.writer.skips(True) or (whole and sink.writer.declared.kind == OPAQUE)
-        }
+        skipped = {sink.name for sink in held if sink.writer.skips(True)}
+        opaque = {sink.name for sink in held if sink.writer.declared.kind == OPAQUE}
+        if opaque and (self._is_replayed(known, txid) or (skipped and self._is_rejected(txid))):
+            return skipped | opaque
+        return skipped
+
+    def _is_replayed(self, known: Mapping[str, bool], txid: int) -> bool:
+        """Return whether a replay of quarantine has committed behind the batch in a state that holds it."""
+        held = (sink.table.commits for sink in self._group.sinks if known[sink.name])
+        return any(commits.is_replayed_behind(self._epoch.number, txid) for commits in held)
+
+    def _is_rejected(self, txid: int) -> bool:
+        """Return whether quarantine holds rows of this txid from a first life, behind which all states had it."""
+        return self._rejected_last >= txid
 
     def _replayed(self, sink: Sink, txid: int) -> StateCommit:
         commits = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
@@ -554,25 +569,24 @@ class StreamBatch:
             attempt.rejected = claimed, run.rejected_rows(claimed)
 
     def _claimed_rejected(self, attempt: _Attempt) -> Claims | None:
-        """Return the rows that quarantine leaves out of the batch; None: it has the batch from a first life."""
+        """Return the rows that quarantine leaves out of the batch; None: it keeps what it has from a first life."""
         writer = self._group.quarantine
         if not writer.table.exists():
             return {}
-        last = writer.committed(self._rejected_id)
-        if last is not None and last >= attempt.batch.txid:
+        if attempt.settled and self._is_rejected(attempt.batch.txid):
             return None
         return claimed_rows(writer.table, attempt.position, self._group.name)
 
     def _quarantine(self, attempt: _Attempt, counts: Mapping[str, Any]) -> int:
-        """Commit the rejected rows of the batch, unless a first life of the batch did. Return how many there are."""
-        if not self._group.last_gates and not counts[REJECTED]:
+        """Commit the rejected rows of the batch, unless those of a first life stay. Return how many there are."""
+        if not (self._group.last_gates or counts[REJECTED] or self._is_rejected(attempt.batch.txid)):
             return 0
         if attempt.rejected is not None:
             return self._commit_quarantine(attempt, attempt.rejected[1], counts)
         claimed = self._claimed_rejected(attempt)
         if claimed is None:
             own = (c for c in self._group.quarantine.table.commits.batches() if c.group in (None, self._group.name))
-            return sum(c.rows for c in own if c.txid == attempt.batch.txid)
+            return next((c.rows for c in reversed([*own]) if c.txid == attempt.batch.txid), 0)
         run = next((run for known, run in attempt.runs if attempt.complete and known == claimed), None)
         if run is None:
             run = self._plan_run(attempt)
@@ -583,16 +597,23 @@ class StreamBatch:
         return self._commit_quarantine(attempt, run.rejected_rows(claimed), counts)
 
     def _commit_quarantine(self, attempt: _Attempt, rows: pa.Table | None, counts: Mapping[str, Any]) -> int:
-        if rows is None or not rows.num_rows:
+        """Commit rejected rows, or none in the place of a first life's. Return how many there are."""
+        group, writer, txid = self._group, self._group.quarantine, attempt.batch.txid
+        again = self._is_rejected(txid)
+        if not again and (rows is None or not rows.num_rows):
             return 0
-        self._group.quarantine.prepare(table_columns())
-        record = self._record(attempt, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
-        writer, app_id, seen = self._group.quarantine, self._rejected_id, self._rejected_seen
-        of = of_group(rows, self._group.name)
-        self._announced.commit(
-            NAME, attempt.batch.txid, writer, lambda: writer.append_arrow(of, record, app_id, seen=seen)
-        )
-        return rows.num_rows
+        writer.prepare(table_columns())
+        of = writer.empty() if rows is None else of_group(rows, group.name)
+        record = self._record(attempt, counts, of.num_rows, None).model_copy(update={"group": group.name})
+        app_id, seen = self._rejected_id, self._rejected_seen
+
+        def commit() -> int:
+            if again:
+                return writer.replace_rows(of, record, refused_rows(group.rejected, txid), seen=seen, app_id=app_id)
+            return writer.append_arrow(of, record, app_id, seen=seen)
+
+        self._announced.commit(NAME, txid, writer, commit)
+        return of.num_rows
 
     def _account(
         self,

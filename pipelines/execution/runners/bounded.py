@@ -374,7 +374,11 @@ class BoundedRunner:
         if epoch.first_batch:
             # It goes on in the middle of Spark's checkpoint: what lies before was read in the epoch before.
             last = max(last, epoch.txid(epoch.first_batch) - 1)
-        if table.declared.kind == OPAQUE and last >= 0:
+        # Quarantine takes it once more, too, where no state keeps it.
+        makes_way = table.declared.kind == OPAQUE or (
+            table is self._group.quarantine.table and not self._group.transactional
+        )
+        if makes_way and last >= 0:
             # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
             last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
         return self._group.sources.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
