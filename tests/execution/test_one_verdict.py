@@ -17,7 +17,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.report import BatchReport
-from pipelines.quality import drop, fail
+from pipelines.quality import Check, drop, fail, warn
 from pipelines.sources import FixedBatches, PythonSource
 from pipelines.trident import OPAQUE, Count, DeltaState, MapGet, Max, TridentTopology
 
@@ -106,6 +106,28 @@ def test_states_of_several_waves_agree(spark: SparkSession, tmp_path: Path) -> N
         "seen": [1],
         "quarantine": [2, 3],
     }
+
+
+@pytest.mark.parametrize("ahead", [drop, warn])
+def test_gates_ahead_of_a_verdict_are_counted_by_who_judged(
+    spark: SparkSession, tmp_path: Path, ahead: Callable[..., Check]
+) -> None:
+    """No later wave works out what lies ahead of the verdict, so nothing would be told of it there."""
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    stream = topology.new_stream("s", FixedBatches("v bigint", [[(1,), (2,), (3,), (10,)]]))
+    small = ahead("expect_column_values_to_be_between", column="v", max_value=9)
+    checked = stream.filter("v > 0").gate(small, name="a")
+    kept = checked.each(["v"], in_turns(tmp_path / "seen"), "w bigint").gate(POSITIVE, name="g")
+    kept.partition_persist(DeltaState("rows"))
+    counts = kept.group_by("v").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    kept.state_query(counts, "v", MapGet(), "n").partition_persist(DeltaState("seen"))
+
+    (batch,) = Runtime(spark, lake).catch_up(topology).batches
+
+    held = {"rows": [1], "counts": [1], "seen": [1], "quarantine": [2, 3, 10]}
+    assert (found(lake, "rows", "counts", "seen"), batch.attempt) == (held, 0)
+    found_by = {gate["gate"]: [check["unexpected"] for check in gate["checks"]] for gate in batch.gates}
+    assert found_by == {"a": [1], "g": [2 if ahead is drop else 3]}
 
 
 def test_a_backfill_judges_once(spark: SparkSession, tmp_path: Path) -> None:
