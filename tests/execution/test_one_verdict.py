@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -153,18 +154,18 @@ def test_another_verdict_is_noticed_before_a_state_commits(
     assert (batch.attempt, len(lake.state("rows").commits.batches())) == (1, 1)
 
 
-def dims(batches: list[list[tuple[int, int]]]) -> TridentTopology:
-    topology = TridentTopology("other")
+def dims(batches: list[list[tuple[int, int]]], flow: str = "other", state: str = "dims") -> TridentTopology:
+    topology = TridentTopology(flow)
     stream = topology.new_stream("d", FixedBatches("k bigint, w bigint", batches))
-    stream.group_by("k").persistent_aggregate(DeltaState("dims"), Max("w"), "w")
+    stream.group_by("k").persistent_aggregate(DeltaState(state), Max("w"), "w")
     return topology
 
 
-def looked_up(*, waves: bool) -> TridentTopology:
+def looked_up(*, waves: bool, state: str = "dims") -> TridentTopology:
     """Return a flow that takes the rows that another flow's state knows."""
     topology = TridentTopology("flow")
     stream = topology.new_stream("s", FixedBatches("v bigint", [[(1,), (2,)]]))
-    known = stream.state_query("dims", "v", MapGet(), "w")
+    known = stream.state_query(state, "v", MapGet(), "w")
     kept = known.gate(drop("expect_column_values_to_not_be_null", column="w"))
     counts = kept.group_by("v").persistent_aggregate(DeltaState("counts"), Count(), "n")
     if waves:
@@ -187,23 +188,41 @@ def test_all_waves_of_a_batch_read_one_version_of_another_flow(spark: SparkSessi
 
 def test_a_replay_reads_the_version_that_the_first_life_read(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
+    stop_between_state_and_quarantine(spark, lake)
+    Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
+    Runtime(spark, lake).catch_up(looked_up(waves=False))
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
+
+
+def test_a_replay_leaves_alone_what_its_first_life_alone_asked(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    stop_between_state_and_quarantine(spark, lake)
+    shutil.rmtree(tmp_path / "lake" / "states" / "dims")
+    Runtime(spark, lake).catch_up(dims([[(2, 5)]], "others", "dims2"))
+
+    Runtime(spark, lake).catch_up(looked_up(waves=False, state="dims2"))
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
+    (refused,) = lake.quarantine("flow").commits.batches()
+    assert refused.record is not None
+    assert [*(refused.record.read or {})] == ["dims2"]
+
+
+class StopError(BaseException):
+    pass
+
+
+def stop_between_state_and_quarantine(spark: SparkSession, lake: Lake) -> None:
+    """Let a batch take the one row that `dims` knows, and end before it has refused the other."""
     Runtime(spark, lake).catch_up(dims([[(2, 5)]]))
-    flow = looked_up(waves=False)
 
     def stop(moment: str, state: str, txid: int) -> None:
         if (moment, state) == ("committed", "counts"):
             raise StopError
 
     with pytest.raises(StopError):
-        Runtime(spark, lake, listeners=[stop]).catch_up(flow)
-    Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
-    Runtime(spark, lake).catch_up(flow)
-
-    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
-
-
-class StopError(BaseException):
-    pass
+        Runtime(spark, lake, listeners=[stop]).catch_up(looked_up(waves=False))
 
 
 class Forgetful(DataSource):

@@ -261,18 +261,22 @@ class StreamBatch:
         return table, attempt.read[name]
 
     def _read_before(self, known: Mapping[str, bool], txid: int) -> dict[str, int]:
-        """Return the versions of other flows' tables that the states which hold the batch were made of, if they are kept."""
+        """Return the versions of other flows' tables that the states which hold the batch were made of, if they are kept.
+
+        What this plan does not ask is left alone: a former definition did, and the table may be gone.
+        """
         read: dict[str, int] = {}
         for sink in self._group.sinks:
             if known[sink.name]:
                 for commit in sink.table.commits.batches():
                     own = commit.record if commit.txid == txid else None
                     read |= (own.read if own is not None else None) or {}
-        return {name: version for name, version in read.items() if self._is_kept(name, version)}
+        asked = self._group.queried
+        return {name: version for name, version in read.items() if name in asked and self._is_kept(name, version)}
 
     def _is_kept(self, name: str, version: int) -> bool:
-        table = self._group.lake.state(name)
         try:
+            table = self._group.lake.state(name)
             # The versions of a table that was made again mean nothing.
             if version > table.version():
                 return False
