@@ -107,6 +107,12 @@ class StateTable:
         """Delta's id of the table: one that is created again at the same place has another."""
         return str(self._latest().metadata().id)
 
+    @property
+    def last(self) -> tuple[int, str]:
+        """The last version and the id, both of one look: another process may make the table again between two."""
+        latest = self._latest()
+        return latest.version(), str(latest.metadata().id)
+
     def opened(self) -> DeltaTable:
         """Open the Delta table at its last version, for the engine's own use.
 

@@ -209,6 +209,17 @@ def test_a_replay_leaves_alone_what_its_first_life_alone_asked(spark: SparkSessi
     assert [*(refused.record.read or {})] == ["dims2"]
 
 
+def test_a_replay_reads_the_last_version_of_a_table_that_was_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The number that the first life noted is one of the new table, too: it says nothing there."""
+    lake = Lake(tmp_path / "lake")
+    stop_between_state_and_quarantine(spark, lake)
+    shutil.rmtree(tmp_path / "lake" / "states" / "dims")
+    Runtime(spark, lake).catch_up(dims([[(number, 5)] for number in (5, 4, 3, 2, 1)], "others"))
+    Runtime(spark, lake).catch_up(looked_up(waves=False))
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": []}
+
+
 class StopError(BaseException):
     pass
 
