@@ -60,6 +60,7 @@ class BatchRecord(BaseModel):
             those of earlier releases.
         read: for `slice`: by name the version of each sliced table of another flow that it was made of. For `batch`: of each
             table of another flow that its state queries asked.
+        read_ids: for `batch`: Delta's id of each table in `read`: the version of one that was made again means nothing.
         windows: where windows run in the batch, the file with their state behind it (`file`), the hash of its bytes (`hash`),
             whose they are (`query`), and how far the clock of each origin of their events had come (`clocks`, as JSON).
         group: in quarantine, which all batch groups of a flow share: whose rows the commit is about (null in those of earlier
@@ -89,6 +90,7 @@ class BatchRecord(BaseModel):
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     backfill: str | None = None
     read: dict[str, int] | None = None
+    read_ids: dict[str, str] | None = None
     readable_from: int | None = None
     folded_before: int | None = None
     clocks: dict[str, int] | None = None

@@ -107,6 +107,12 @@ class StateTable:
         """Delta's id of the table: one that is created again at the same place has another."""
         return str(self._latest().metadata().id)
 
+    @property
+    def last(self) -> tuple[int, str]:
+        """The last version and the id, both of one look: another process may make the table again between two."""
+        latest = self._latest()
+        return latest.version(), str(latest.metadata().id)
+
     def opened(self) -> DeltaTable:
         """Open the Delta table at its last version, for the engine's own use.
 
@@ -229,9 +235,9 @@ class StateTable:
         Raises:
             ReadPointError: there is no such read point.
         """
-        version = self._point(txid, version, None)
         table, mark = self._now()
-        if version is not None:
+        version = self._point(txid, version, None, table.version())
+        if version is not None and version != table.version():
             # As every read here: by the columns that the state has now.
             later = table.metadata().configuration.get(PROPERTY) if version < table.version() else None
             return TableView(str(self.path), version, None, before, self._history.made(version), later)
@@ -246,11 +252,15 @@ class StateTable:
     # --- read points ------------------------------------------------------------------------------------------------
 
     def _at(self, txid: int | None, version: int | None, timestamp: datetime | None) -> Snapshot:
-        version = self._point(txid, version, timestamp)
-        return self._snapshot(self._latest()) if version is None else self._pinned(version)
+        latest = self._latest()
+        version = self._point(txid, version, timestamp, latest.version())
+        return self._snapshot(latest) if version in (None, latest.version()) else self._pinned(version)
 
-    def _point(self, txid: int | None, version: int | None, timestamp: datetime | None) -> int | None:
+    def _point(self, txid: int | None, version: int | None, timestamp: datetime | None, last: int) -> int | None:
         """Return the version of a read point, None for the last one.
+
+        Args:
+            last: the version that was the last one just now. Its files are there, so the history is not read for it.
 
         Raises:
             ReadPointError: it is none, or its files may be gone.
@@ -266,8 +276,8 @@ class StateTable:
             version = self._history.version_of(txid)
         if timestamp is not None:
             version = self._version_at(timestamp)
-        if version is None:
-            return None
+        if version is None or version == last:
+            return version
         shown = next(
             (f"{name} {point}" for name, point in (("txid", txid), ("time", timestamp)) if point is not None), None
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from pipelines.errors import PoisonBatchError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.report import BatchReport
 from pipelines.planner.repeats import may_differ
-from pipelines.quality import drop, fail
+from pipelines.quality import Check, drop, fail, warn
 from pipelines.sources import FixedBatches, PythonSource
 from pipelines.trident import NON_TRANSACTIONAL, OPAQUE, Count, DeltaState, MapGet, Max, TridentTopology
 
@@ -123,6 +124,28 @@ def test_states_of_several_waves_agree(spark: SparkSession, tmp_path: Path) -> N
     }
 
 
+@pytest.mark.parametrize("ahead", [drop, warn])
+def test_gates_ahead_of_a_verdict_are_counted_by_who_judged(
+    spark: SparkSession, tmp_path: Path, ahead: Callable[..., Check]
+) -> None:
+    """No later wave works out what lies ahead of the verdict, so nothing would be told of it there."""
+    topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
+    stream = topology.new_stream("s", FixedBatches("v bigint", [[(1,), (2,), (3,), (10,)]]))
+    small = ahead("expect_column_values_to_be_between", column="v", max_value=9)
+    checked = stream.filter("v > 0").gate(small, name="a")
+    kept = checked.each(["v"], in_turns(tmp_path / "seen"), "w bigint").gate(POSITIVE, name="g")
+    kept.partition_persist(DeltaState("rows"))
+    counts = kept.group_by("v").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    kept.state_query(counts, "v", MapGet(), "n").partition_persist(DeltaState("seen"))
+
+    (batch,) = Runtime(spark, lake).catch_up(topology).batches
+
+    held = {"rows": [1], "counts": [1], "seen": [1], "quarantine": [2, 3, 10]}
+    assert (found(lake, "rows", "counts", "seen"), batch.attempt) == (held, 0)
+    found_by = {gate["gate"]: [check["unexpected"] for check in gate["checks"]] for gate in batch.gates}
+    assert found_by == {"a": [1], "g": [2 if ahead is drop else 3]}
+
+
 def test_a_backfill_judges_once(spark: SparkSession, tmp_path: Path) -> None:
     topology, lake = TridentTopology("flow"), Lake(tmp_path / "lake")
     judged_in_turns(topology, tmp_path / "seen").partition_persist(DeltaState("rows"))
@@ -146,18 +169,18 @@ def test_another_verdict_is_noticed_before_a_state_commits(
     assert (batch.attempt, len(lake.state("rows").commits.batches())) == (1, 1)
 
 
-def dims(batches: list[list[tuple[int, int]]]) -> TridentTopology:
-    topology = TridentTopology("other")
+def dims(batches: list[list[tuple[int, int]]], flow: str = "other", state: str = "dims") -> TridentTopology:
+    topology = TridentTopology(flow)
     stream = topology.new_stream("d", FixedBatches("k bigint, w bigint", batches))
-    stream.group_by("k").persistent_aggregate(DeltaState("dims"), Max("w"), "w")
+    stream.group_by("k").persistent_aggregate(DeltaState(state), Max("w"), "w")
     return topology
 
 
-def looked_up(*, waves: bool) -> TridentTopology:
+def looked_up(*, waves: bool, state: str = "dims") -> TridentTopology:
     """Return a flow that takes the rows that another flow's state knows."""
     topology = TridentTopology("flow")
     stream = topology.new_stream("s", FixedBatches("v bigint", [[(1,), (2,)]]))
-    known = stream.state_query("dims", "v", MapGet(), "w")
+    known = stream.state_query(state, "v", MapGet(), "w")
     kept = known.gate(drop("expect_column_values_to_not_be_null", column="w"))
     counts = kept.group_by("v").persistent_aggregate(DeltaState("counts"), Count(), "n")
     if waves:
@@ -180,23 +203,52 @@ def test_all_waves_of_a_batch_read_one_version_of_another_flow(spark: SparkSessi
 
 def test_a_replay_reads_the_version_that_the_first_life_read(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
+    stop_between_state_and_quarantine(spark, lake)
+    Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
+    Runtime(spark, lake).catch_up(looked_up(waves=False))
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
+
+
+def test_a_replay_leaves_alone_what_its_first_life_alone_asked(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    stop_between_state_and_quarantine(spark, lake)
+    shutil.rmtree(tmp_path / "lake" / "states" / "dims")
+    Runtime(spark, lake).catch_up(dims([[(2, 5)]], "others", "dims2"))
+
+    Runtime(spark, lake).catch_up(looked_up(waves=False, state="dims2"))
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
+    (refused,) = lake.quarantine("flow").commits.batches()
+    assert refused.record is not None
+    assert [*(refused.record.read or {})] == ["dims2"]
+
+
+def test_a_replay_reads_the_last_version_of_a_table_that_was_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The number that the first life noted is one of the new table, too: it says nothing there."""
+    lake = Lake(tmp_path / "lake")
+    stop_between_state_and_quarantine(spark, lake)
+    shutil.rmtree(tmp_path / "lake" / "states" / "dims")
+    Runtime(spark, lake).catch_up(dims([[(number, 5)] for number in (5, 4, 3, 2, 1)], "others"))
+    Runtime(spark, lake).catch_up(looked_up(waves=False))
+
+    assert found(lake, "counts") == {"counts": [2], "quarantine": []}
+
+
+class StopError(BaseException):
+    pass
+
+
+def stop_between_state_and_quarantine(spark: SparkSession, lake: Lake) -> None:
+    """Let a batch take the one row that `dims` knows, and end before it has refused the other."""
     Runtime(spark, lake).catch_up(dims([[(2, 5)]]))
-    flow = looked_up(waves=False)
 
     def stop(moment: str, state: str, txid: int) -> None:
         if (moment, state) == ("committed", "counts"):
             raise StopError
 
     with pytest.raises(StopError):
-        Runtime(spark, lake, listeners=[stop]).catch_up(flow)
-    Runtime(spark, lake).catch_up(dims([[(2, 5)], [(1, 5)]]))
-    Runtime(spark, lake).catch_up(flow)
-
-    assert found(lake, "counts") == {"counts": [2], "quarantine": [1]}
-
-
-class StopError(BaseException):
-    pass
+        Runtime(spark, lake, listeners=[stop]).catch_up(looked_up(waves=False))
 
 
 class Changing(DataSource):

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.maintenance import compact
 from pipelines.state import key_cache as points
+from pipelines.state import table as state_table
 from pipelines.state import views
 from pipelines.state.damage import DamagedTableError
 from pipelines.state.delta_log import adds, commit_file, data_file
@@ -226,6 +227,33 @@ def test_a_table_that_another_process_has_made_anew(
     now = ask(reader)
     views._opened.cache_clear()
     assert now == ask(Lake(tmp_path).state("counts")) != before
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda table, version: table.scan(version=version).to_pylist(),
+        lambda table, version: table.view(version).multi_get([("a",)]),
+    ],
+    ids=["scan", "view"],
+)
+def test_the_last_version_by_its_number_costs_what_the_last_one_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[StateTable, int], Any]
+) -> None:
+    """It is opened already, and no vacuum takes it: the log need not be read for that."""
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    for txid in (0, 1):
+        state.commit(txid, ("a", 1))
+    reader, opens = Lake(tmp_path).state("counts"), []
+    real = state_table.opened
+    monkeypatch.setattr(state_table, "opened", lambda *args: (opens.append(args), real(*args))[1])
+    monkeypatch.setattr(reader.commits, "_refresh", None)
+
+    before = ask(reader, reader.version())
+    state.commit(2, ("a", 1))
+
+    assert ask(reader, reader.version()) != before
+    assert len(opens) == 2
 
 
 def test_map_states_are_kept_for_one_version(tmp_path: Path, read: list[Any]) -> None:

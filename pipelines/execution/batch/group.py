@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -136,6 +136,11 @@ class BatchGroup:
             node for node in topology.graph if node.id in self.reach and isinstance(node, nodes.BatchWindowNode)
         )
         """The windows that run in the group's batch (docs/adr/0054), one behind the other."""
+
+    @cached_property
+    def queried(self) -> frozenset[str]:
+        """Return the names of the states that the group asks."""
+        return frozenset(_queried(node for node in self.topology.graph if node.id in self.reach))
 
     @property
     def ready(self) -> bool:
@@ -403,8 +408,11 @@ def _never_made(topology: TridentTopology, lake: Lake) -> set[str]:
 
 
 def _tables_read(way: Sequence[nodes.Node]) -> set[str]:
-    asked = {node.state for node in way if isinstance(node, nodes.StateQueryNode)}
-    return asked.union(*(node.reads for node in way if isinstance(node, nodes.ChannelSpoutNode)))
+    return _queried(way).union(*(node.reads for node in way if isinstance(node, nodes.ChannelSpoutNode)))
+
+
+def _queried(some: Iterable[nodes.Node]) -> set[str]:
+    return {node.state for node in some if isinstance(node, nodes.StateQueryNode)}
 
 
 def _digest(values: list[Any]) -> str:

@@ -85,9 +85,9 @@ def around_own(table: StateTable, own: Sequence[int], behind: bool) -> tuple[Sta
 
 @dataclass
 class Judged:
-    """Verdicts that hold for all runs of one attempt."""
+    """Verdicts that hold for all runs of one attempt, each with what counted the gates up to it."""
 
-    gates: dict[tuple[int, _LeftOut], tuple[PlanRun, _PassedGate]] = field(default_factory=dict)
+    gates: dict[tuple[int, _LeftOut], tuple[PlanRun, dict[int, _PassedGate]]] = field(default_factory=dict)
     sources: dict[int, DataFrame] = field(default_factory=dict)
 
 
@@ -102,7 +102,8 @@ class Reads:
         watermark: gives the watermark of a channel before the batch, in ms; None: no event is late.
         heard: what watermark rows of a bounded run say, by origin.
         judged: the gates that rows passed in this attempt whose verdict might be another one the next time, by node and rows
-            left out, each with the run that judged; by spout the source's rows for which that holds.
+            left out, each with the run that judged and the gates that it had passed on the way there; by spout the source's
+            rows for which that holds.
     """
 
     state: Callable[[str, bool], tuple[StateTable, int | None]]
@@ -302,7 +303,7 @@ class PlanRun:
             return kept
         differs = bool(compiled.drop_names) and self.group.may_differ(node, annotated)
         if differs:
-            self._reads.judged.gates[node.id, self._left_out] = self, passed
+            self._reads.judged.gates[node.id, self._left_out] = self, self._passed_up_to(node)
         if compiled.needs_cut or differs:
             passed.annotated = self._cache(annotated)
         if compiled.needs_cut:
@@ -314,14 +315,20 @@ class PlanRun:
 
     def _judged_before(self, node: nodes.GateNode) -> DataFrame | None:
         """Return what has passed a gate by a verdict that holds for the whole attempt; None: there is none."""
-        run, passed = self._reads.judged.gates.get((node.id, self._left_out), (self, None))
-        if passed is None:
+        run, gates = self._reads.judged.gates.get((node.id, self._left_out), (self, None))
+        if gates is None:
             return None
-        self.gates[node.id] = passed
+        # Those ahead of it, too: what this run has just made of them may be in no job, and nobody would be told its counts.
+        self.gates |= gates
+        passed = gates[node.id]
         if run is not self:
             # The rows do not come from the source again, so this run's own count may never be told.
             self._counts = dict(run.counts)
         return passed.compiled.kept(passed.annotated)
+
+    def _passed_up_to(self, node: nodes.GateNode) -> dict[int, _PassedGate]:
+        way = {before.id for before in self.group.topology.graph.ancestors(node.id)}
+        return {node_id: passed for node_id, passed in self.gates.items() if node_id in way}
 
     def _judge_slices(self, node: nodes.GateNode, passed: _PassedGate) -> DataFrame:
         compiled = passed.compiled

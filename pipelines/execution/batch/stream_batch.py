@@ -103,7 +103,7 @@ class _Attempt:
         runs: the evaluations of the plan, each with the rows that it left out.
         received: what each state's part of the plan took in.
         windowed: what the windows that run in the batch have made.
-        read: by name the version of each other flow's table that the plan has asked, or a first life of the batch.
+        read: by name the version and Delta's id of each other flow's table that the plan has asked, or a first life of the batch.
         judged: verdicts that hold for all of the runs.
         complete: whether one run passes all gates and makes all states.
         rejected: what quarantine leaves out and what it gets, where that was worked out before the first commit.
@@ -118,7 +118,7 @@ class _Attempt:
     runs: list[tuple[Claims, PlanRun]] = field(default_factory=list)
     received: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     windowed: Windowed | None = None
-    read: dict[str, int] = field(default_factory=dict)
+    read: dict[str, tuple[int, str]] = field(default_factory=dict)
     judged: Judged = field(default_factory=Judged)
     complete: bool = False
     rejected: tuple[Claims, pa.Table | None] | None = None
@@ -261,25 +261,31 @@ class StreamBatch:
         if any(sink.name == name for sink in self._group.sinks):
             return around_own(table, _versions_of(table, attempt.batch.txid), behind)
         if name not in attempt.read:
-            attempt.read[name] = table.version()
-        return table, attempt.read[name]
+            attempt.read[name] = table.last
+        return table, attempt.read[name][0]
 
-    def _read_before(self, known: Mapping[str, bool], txid: int) -> dict[str, int]:
-        """Return the versions of other flows' tables that the states which hold the batch were made of, if they are kept."""
-        read: dict[str, int] = {}
+    def _read_before(self, known: Mapping[str, bool], txid: int) -> dict[str, tuple[int, str]]:
+        """Return the versions of other flows' tables that the states which hold the batch were made of, if they are kept.
+
+        What this plan does not ask is left alone: a former definition did, and the table may be gone.
+        """
+        read: dict[str, tuple[int, str]] = {}
         for sink in self._group.sinks:
-            if known[sink.name]:
-                for commit in sink.table.commits.batches():
-                    own = commit.record if commit.txid == txid else None
-                    read |= (own.read if own is not None else None) or {}
-        return {name: version for name, version in read.items() if self._is_kept(name, version)}
+            commits = sink.table.commits.batches() if known[sink.name] else []
+            for own in (commit.record for commit in commits if commit.txid == txid):
+                ids = (own.read_ids if own is not None else None) or {}
+                named = (own.read if own is not None else None) or {}
+                read |= {name: (version, ids.get(name, "")) for name, version in named.items()}
+        asked = self._group.queried
+        return {name: point for name, point in read.items() if name in asked and self._is_kept(name, *point)}
 
-    def _is_kept(self, name: str, version: int) -> bool:
-        table = self._group.lake.state(name)
+    def _is_kept(self, name: str, version: int, made: str) -> bool:
+        """Return whether a table is that of an id and holds a version still."""
         try:
-            # The versions of a table that was made again mean nothing.
-            if version > table.version():
-                return False
+            table = self._group.lake.state(name)
+            last, found = table.last
+            if made != found or version > last:
+                raise ReadPointError(name, f"version {version}", "the table was made again")
             table.scan(version=version, where="false")
         except (ReadPointError, UnknownStateError) as error:
             logger.warning("batch reads a later version", state=name, version=version, reason=str(error))
@@ -495,7 +501,8 @@ class StreamBatch:
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
             gates=self._group.gates,
-            read=dict(attempt.read) or None,
+            read={name: version for name, (version, _) in attempt.read.items()} or None,
+            read_ids={name: made for name, (_, made) in attempt.read.items()} or None,
             clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
             windows=named.shown(self._group.name) if named is not None else None,
         )

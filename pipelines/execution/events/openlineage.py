@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from pipelines import logs
 from pipelines.errors import DefinitionError
 from pipelines.execution.report import StateCommit
-from pipelines.graph import nodes
 from pipelines.graph.lineage import Lineage, lineage
 from pipelines.graph.lineage_names import Dataset, dataset_of, datasets_of
 
@@ -181,7 +180,7 @@ class LineageRun:
                 for some in datasets_of(spout, group.sources.datasets(), group.lake, group.topology.name).values()
                 for dataset in some
             ]
-        datasets += [dataset_of(group.lake.state_path(name)) for name in sorted(_queried(group))]
+        datasets += [dataset_of(group.lake.state_path(name)) for name in sorted(group.queried)]
         return [dataset for dataset in dict.fromkeys(datasets) if dataset not in written]
 
     def _output(self, sink: Sink) -> Any:
@@ -205,7 +204,7 @@ class LineageRun:
 
         group = self._group
         places: dict[str, tuple[Dataset, ...]] = {
-            name: (dataset_of(group.lake.state_path(name)),) for name in _queried(group)
+            name: (dataset_of(group.lake.state_path(name)),) for name in group.queried
         }
         for spout in group.spouts:
             places |= datasets_of(spout, group.sources.datasets(), group.lake, group.topology.name)
@@ -214,9 +213,3 @@ class LineageRun:
             origins = [(*place, field) for origin, field in traced.get(name, ()) for place in places.get(origin, ())]
             fields[name] = columns_of.Fields([columns_of.InputField(*origin) for origin in origins])
         return columns_of.ColumnLineageDatasetFacet(fields)
-
-
-def _queried(group: BatchGroup) -> set[str]:
-    """Return the states that the group asks."""
-    graph = group.topology.graph
-    return {node.state for node in graph if node.id in group.reach and isinstance(node, nodes.StateQueryNode)}
