@@ -80,9 +80,7 @@ def content_of(
     from pipelines.flowmix.flow import BATCH
 
     name, chosen = topology.name, dict(settings or {})
-    if name in (SHARED, WATCHED):
-        # An application of its own would have the name of one that others share, and its Spark would be theirs.
-        raise DeployError(name, "an application that flows share has that name", hint="give the flow another name")
+    _check_no_application(name)
     check_settings(name, chosen)
     check_asked_columns(topology, chosen)
     queries = _queries(topology)
@@ -131,6 +129,12 @@ def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelis
             if parallelism.get(name, 1) > BUCKETS:
                 problem = f"{name} has windows, which lie in {BUCKETS} buckets: ask for {BUCKETS} at most"
                 raise RebalanceError(flow, problem, component=name, value=parallelism[name])
+
+
+def _check_no_application(name: str) -> None:
+    """Refuse the name of an application that flows share: that of the flow's own would be the same, and its Spark theirs."""
+    if name in (SHARED, WATCHED):
+        raise DeployError(name, "an application that flows share has that name", hint="give the flow another name")
 
 
 def queries_of(flow: DeployedFlow | Version) -> list[DeployedQuery]:
