@@ -84,7 +84,7 @@ def around_own(table: StateTable, own: Sequence[int], behind: bool) -> tuple[Sta
 
 
 @dataclass
-class Judged:
+class KeptVerdicts:
     """Verdicts that hold for all runs of one attempt, each with what counted the gates up to it."""
 
     gates: dict[tuple[int, _LeftOut], tuple[PlanRun, dict[int, _PassedGate]]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Reads:
     base: Callable[[str], Base] | None = None
     watermark: Callable[[str], int | None] | None = None
     heard: Mapping[str, int] = field(default_factory=dict)
-    judged: Judged = field(default_factory=Judged)
+    judged: KeptVerdicts = field(default_factory=KeptVerdicts)
 
 
 @dataclass

@@ -26,7 +26,7 @@ from pipelines.execution.batch.plan_run import (
     REJECTED,
     XOR,
     Base,
-    Judged,
+    KeptVerdicts,
     PlanRun,
     Reads,
     around_own,
@@ -119,7 +119,7 @@ class _Attempt:
     received: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     windowed: Windowed | None = None
     read: dict[str, tuple[int, str]] = field(default_factory=dict)
-    judged: Judged = field(default_factory=Judged)
+    judged: KeptVerdicts = field(default_factory=KeptVerdicts)
     complete: bool = False
     rejected: tuple[Claims, pa.Table | None] | None = None
     settled: bool = False
