@@ -136,7 +136,7 @@ class StreamBatch:
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
-        self._rejected_seen, self._rejected_last = -1, -1
+        self._rejected_seen = -1
         self._plan: str | None = None
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
@@ -196,8 +196,7 @@ class StreamBatch:
         standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
         self._seen = {name: version for name, (version, _) in standing.items()}
         quarantine = self._group.quarantine
-        self._rejected_seen, last = quarantine.standing(self._rejected_id) if quarantine.table.exists() else (-1, None)
-        self._rejected_last = -1 if last is None else last
+        self._rejected_seen = quarantine.version() if quarantine.table.exists() else -1
         return {name: last for name, (_, last) in standing.items()}
 
     def _commit_all(self, attempt: _Attempt) -> set[str]:
@@ -332,7 +331,9 @@ class StreamBatch:
 
     def _is_rejected(self, txid: int) -> bool:
         """Return whether quarantine holds rows of this txid from a first life, behind which all states had it."""
-        return self._rejected_last >= txid
+        writer = self._group.quarantine
+        last = writer.committed(self._rejected_id) if writer.table.exists() else None
+        return last is not None and last >= txid
 
     def _replayed(self, sink: Sink, txid: int) -> StateCommit:
         commits = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
@@ -586,7 +587,8 @@ class StreamBatch:
 
     def _quarantine(self, attempt: _Attempt, counts: Mapping[str, Any]) -> int:
         """Commit the rejected rows of the batch, unless those of a first life stay. Return how many there are."""
-        if not (self._group.last_gates or counts[REJECTED] or self._is_rejected(attempt.batch.txid)):
+        may_hold = any(attempt.known.values())
+        if not (self._group.last_gates or counts[REJECTED] or (may_hold and self._is_rejected(attempt.batch.txid))):
             return 0
         if attempt.rejected is not None:
             return self._commit_quarantine(attempt, attempt.rejected[1], counts)
