@@ -18,6 +18,7 @@ from pipelines.errors import FieldError, FunctionError, nearest
 from pipelines.graph.fields import checked_name
 from pipelines.quality.conditions import condition_fields
 from pipelines.quality.vocabulary import DESCRIPTIVE, EXPECTATIONS, UNSUPPORTED, ExpectationType, full_name
+from pipelines.state.quarantine import BATCH, SOURCE
 
 Action = Literal["warn", "drop", "fail"]
 ACTIONS: tuple[str, ...] = get_args(Action)
@@ -264,7 +265,7 @@ class Gate:
 
     Raises:
         BadNameError: the name does not match `[a-z][a-z0-9_]*`.
-        FunctionError: no checks, or two of the same name.
+        FunctionError: no checks, or two of the same name; or the name is another stage of quarantine.
     """
 
     name: str
@@ -272,6 +273,12 @@ class Gate:
 
     def __init__(self, name: str, checks: Iterable[Check]) -> None:
         checked_name("gate", name)
+        if name in (SOURCE, BATCH):
+            # Its rows would be taken for those of malformed records, or of poison batches, which leave with their batch.
+            hint = "give the gate another name"
+            raise FunctionError(
+                f"gate {name}", "quarantine calls rows by that name that no gate has rejected", hint=hint
+            )
         given = tuple(checks)
         for check in given:
             if not isinstance(check, Check):

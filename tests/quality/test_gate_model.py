@@ -393,3 +393,10 @@ def test_defining_a_gate_imports_neither_spark_nor_great_expectations() -> None:
         "assert not {'pyspark', 'great_expectations'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["source", "batch"])
+def test_a_gate_has_no_name_of_another_stage_of_quarantine(name: str) -> None:
+    """What it rejects would leave quarantine as rows of a poison batch do."""
+    with pytest.raises(FunctionError, match="quarantine calls rows by that name"):
+        Gate(name, [drop("expect_column_values_to_not_be_null", column="k")])
