@@ -177,8 +177,8 @@ def _check(operation: str, text: str, tree: exp.Expr) -> None:
             raise FunctionError(operation, f"{node.sql('spark')} does not look at one tuple alone")
         if type(node) not in _PARTS or (isinstance(node, exp.Any | exp.All) and not isinstance(node.parent, _LIKE)):
             raise FunctionError(operation, f"{type(node).__name__} is not allowed in {text!r}")
-        if isinstance(node, exp.Var) and not re.fullmatch("[A-Za-z_]+", node.name):
-            raise FunctionError(operation, f"{node.name[:60]!r} is no unit in {text!r}")
+        if isinstance(node, exp.Var) and not re.fullmatch("[A-Za-z_][A-Za-z_0-9]*", node.name):
+            raise FunctionError(operation, f"{node.name[:60]!r} is no unit, and no collation, in {text!r}")
         if isinstance(node, exp.HexString) and not re.fullmatch("[0-9A-Fa-f]*", node.name):
             raise FunctionError(operation, f"X'{node.name}' holds other characters than those of bytes in hexadecimal")
 

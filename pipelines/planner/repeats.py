@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _OTHERWISE = ("CURRENT_LIKE", "EXPRESSION_WITH_RANDOM_SEED", "PYTHON_UDF", "EVAL_PYTHON_UDTF", "SCALA_UDF")
 """What a plan has, in Spark's words, where it asks the clock, draws lots, or calls a function that Spark cannot look into."""
 _TEXTS_OF_THE_CLOCK = re.compile(
-    r"\(\s*(?:now|today|tomorrow|yesterday)\s*(?: as (?:date|timestamp)|[,)])", re.IGNORECASE
+    r"(?<!\bIN )\(\s*(?:now|today|tomorrow|yesterday)\s*(?: as (?:date|timestamp)|[,)])", re.IGNORECASE
 )
 """Texts that become times of the clock in each job's optimizer, where they are cast or read as a date or a time, as a plan shows
 them: a field would be followed by its number."""

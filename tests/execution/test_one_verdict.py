@@ -89,6 +89,7 @@ def test_rows_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
         ("ts > 'now'", True),
         ("cast(' Today ' as date) = cast(ts as date)", True),
         ("to_date('yesterday') < ts", True),
+        ("now in ('today', 'week')", False),
         ("ts > '2024-01-01' and now = 'now' and cast(now as timestamp) = ts", False),
     ],
 )

@@ -171,6 +171,9 @@ def test_every_allowed_function_is_sparks_own_and_of_one_row(spark: SparkSession
 
 
 SAME = r"""
+a COLLATE UTF8_LCASE = 'x'
+at > now() - interval 1 day and at < now() + INTERVAL '1 02:03:04' DAY TO SECOND
+extract(YEAR FROM at) = year(at) and dateadd(DAY, 1, at) > at
 a = 'x\dy\'z\n\\q'
 a like 'x\_%' or a rlike '^\\w+$'
 a = 'it''s' or a = "it's" or a = 'x' 'y'

@@ -150,8 +150,8 @@ class BoundedRunner:
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
         self._taken_in: dict[str, dict[str, frozenset[str]]] = {}
-        self._pass_name = ""
         """Of slices that a killed backfill has left half made, the files that each map has taken in."""
+        self._pass_name = ""
 
     def run(self, slices: Sequence[str]) -> BackfillReport:
         """Replace exactly these slices in every state of the group.
