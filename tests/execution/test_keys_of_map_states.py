@@ -39,6 +39,7 @@ def test_a_map_takes_a_slice_once_in_an_epoch_that_begins_behind_its_files(tmp_p
     group: Any = SimpleNamespace(
         name="words", topology=SimpleNamespace(name=FLOW), sinks=[sink], lake=Lake(tmp_path), sources=sources
     )
+    group.quarantine, group.transactional = SimpleNamespace(table=None), True
     backfill = BoundedRunner(group, checkpoint)
     assert backfill._check_maps(("d1",)) == {}
     rows = pa.Table.from_pylist([{"word": "a", "n": 1}], schema=ARROW)
