@@ -252,18 +252,13 @@ def stop_between_state_and_quarantine(spark: SparkSession, lake: Lake) -> None:
         Runtime(spark, lake, listeners=[stop]).catch_up(looked_up(waves=False))
 
 
-class Changing(DataSource):
-    """Gives 1, -1 the first time that it is read, -2, 2 the second time, and so on."""
+class OneBatch(DataSourceStreamReader):
+    """Has one batch; what was read before is known by a file."""
 
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return ChangingStream(Path(self.options["read"]))
+    def __init__(self, file: Path) -> None:
+        self.file = file
 
-
-class ChangingStream(DataSourceStreamReader):
-    def __init__(self, lives: Path) -> None:
-        self.lives = lives
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's names
         return {"n": 0}
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802
@@ -272,9 +267,18 @@ class ChangingStream(DataSourceStreamReader):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
+
+class Changing(DataSource):
+    """Gives 1, -1 the first time that it is read, -2, 2 the second time, and so on."""
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return ChangingStream(Path(self.options["read"]))
+
+
+class ChangingStream(OneBatch):
     def read(self, partition: Any) -> Iterator[tuple[int]]:
-        life = int(self.lives.read_text()) + 1
-        self.lives.write_text(str(life))
+        life = int(self.file.read_text()) + 1
+        self.file.write_text(str(life))
         yield (life,)
         if life != ALL_GOOD:
             yield (-life,)
@@ -383,22 +387,10 @@ class Forgetful(DataSource):
         return ForgetfulStream(Path(self.options["read"]))
 
 
-class ForgetfulStream(DataSourceStreamReader):
-    def __init__(self, seen: Path) -> None:
-        self.seen = seen
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"n": 0}
-
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"n": 1}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [InputPartition(0)]
-
+class ForgetfulStream(OneBatch):
     def read(self, partition: Any) -> Iterator[tuple[int, int]]:
-        again = self.seen.exists()
-        self.seen.touch()
+        again = self.file.exists()
+        self.file.touch()
         yield 1, 1
         if not again:
             yield 2, -1
