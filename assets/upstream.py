@@ -147,12 +147,12 @@ class Upstream:
 
     def wait(self, slices: Sequence[str], context: dg.AssetExecutionContext) -> None:
         """Wait until no run is on that makes these slices there, or still checks them."""
-        told = False
+        logged = False
         while ahead := self.ahead(slices, besides=context.run.run_id):
-            if not told:
+            if not logged:
                 runs = ", ".join(sorted({run[:8] for run in ahead.values()}))
                 context.log.info(f"waiting for run {runs}: it makes and checks {len(ahead)} of the slices to be read")
-                told = True
+                logged = True
             time.sleep(LOOK_EVERY_SECONDS)
 
     # --- refusing ---------------------------------------------------------------------------------------------------

@@ -171,12 +171,14 @@ def _says_more(tree: Expr) -> bool:
         (tree, {"this", "kind"}),
         *((column, {"this", "kind", "constraints"}) for column in tree.find_all(exp.ColumnDef)),
     ]
-    if any(value and name not in told for part, told in parts for name, value in part.args.items()):
+    if any(value and name not in allowed for part, allowed in parts for name, value in part.args.items()):
         return True
     if any(kind.args.get("collate") for kind in tree.find_all(exp.DataType)):
         return True
-    told = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
-    return not all(isinstance(said.args.get("kind"), told) for said in tree.find_all(exp.ColumnConstraint))
+    allowed = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
+    return not all(
+        isinstance(constraint.args.get("kind"), allowed) for constraint in tree.find_all(exp.ColumnConstraint)
+    )
 
 
 def _lower(sql_type: str) -> str:

@@ -163,7 +163,7 @@ def refusal_of(error: OSError | ValueError, path: str) -> FileAccessError:
 
 
 @contextmanager
-def told(path: str) -> Iterator[None]:
+def accessing(path: str) -> Iterator[None]:
     """Turn errors of a file or folder into the engine's; a full disk is reported by the caller, who knows what is lost by it."""
     try:
         yield

@@ -205,8 +205,8 @@ def kill(
         gone = not no_wait and _somebody(there)
         if gone:
             _waited(there, seen, "gone", wait_at_most + (wait_seconds or 0), as_json)
-        told = f"{flow} is removed." if gone else f"{flow}: {deployed_view.sentence(seen)}"
-        answer(as_json, seen.to_json() | {"gone": gone}, lambda: rendering.say(told))
+        sentence = f"{flow} is removed." if gone else f"{flow}: {deployed_view.sentence(seen)}"
+        answer(as_json, seen.to_json() | {"gone": gone}, lambda: rendering.say(sentence))
 
 
 @verb(app, panel=PANEL)
@@ -335,15 +335,15 @@ def logs(
             # Its logs say why, perhaps, and they are files.
             errors.print(f"{error}\n  So all logs of this machine are read.", style="yellow", markup=False)
             flow_logs = FlowLogs(None, settings, flow)
-        told = False
+        printed = False
         try:
             for line in flow_logs.lines(level=level, follow=follow, last=lines):
-                told = True
+                printed = True
                 print(json_text(line) if as_json else text(line), flush=follow)
         except KeyboardInterrupt:
             if not follow:
                 raise
-        if not told and not follow:
+        if not printed and not follow:
             errors.print(
                 f"Nothing is logged about {flow}" + (f" of level {level} or worse." if level else "."), style="dim"
             )

@@ -134,8 +134,8 @@ def gate_lines(flow: FlowStatus) -> list[dict[str, Any]]:
 
 def _failures(task: TaskStatus, gate: Mapping[str, Any], check: Mapping[str, Any]) -> str:
     """Return in how many batches a check failed, since its worker started it."""
-    told = task.checks.get(f"{gate.get('gate')}/{check.get('name')}")
-    return f"{told['failures']} of {told['batches']}" if told else ""
+    counts = task.checks.get(f"{gate.get('gate')}/{check.get('name')}")
+    return f"{counts['failures']} of {counts['batches']}" if counts else ""
 
 
 def supervisor_line(supervisor: SupervisorStatus) -> dict[str, Any]:

@@ -174,8 +174,8 @@ def flows(listed: Iterable[Mapping[str, Any]]) -> None:
         tables += [(name, "channel", txid) for name, txid in entry["channels"].items()]
         longest = max((len(name) for name, _, _ in tables), default=0)
         for name, kind, txid in tables:
-            told = "not run yet" if txid is None else f"up to batch {txid}"
-            console.print(f"  {kind:<8} {name:<{longest}}  {told}", markup=False, soft_wrap=True)
+            progress = "not run yet" if txid is None else f"up to batch {txid}"
+            console.print(f"  {kind:<8} {name:<{longest}}  {progress}", markup=False, soft_wrap=True)
         for query in entry["queries"]:
             say(f"  query    {query}")
 

@@ -192,7 +192,7 @@ def _replay(asked: Asked) -> dict[str, Any]:
     gates = [gate.value for gate in config.gates]
     selection = replaying.selected(gates, config.spouts, config.reasons, config.txids)
     if config.dry_run:
-        return _told(context, look(opened, view.topology, selection))
+        return _logged(context, look(opened, view.topology, selection))
     report = planned(opened, view.topology, selection)
     if report.lots or unfinished(opened, view.topology):
         from pipelines import Runtime
@@ -204,10 +204,10 @@ def _replay(asked: Asked) -> dict[str, Any]:
             progress=lambda lot: context.log.info(f"{lot.stage}: {lot.selected:,} rows, {lot.landed:,} landed"),
         )
         _observe(context, view, report)
-    return _told(context, report)
+    return _logged(context, report)
 
 
-def _told(context: dg.OpExecutionContext, report: "ReplayReport") -> dict[str, Any]:
+def _logged(context: dg.OpExecutionContext, report: "ReplayReport") -> dict[str, Any]:
     rows_shown = replaying.lines(report)
     table = (
         markdown.table(list(rows_shown[0]), rows_shown) if rows_shown else "nothing that was asked for is in quarantine"

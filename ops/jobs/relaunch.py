@@ -140,8 +140,8 @@ def _of_flow(
                 was.setdefault(slice_, (MISSING, f"not in {table.name}"))
         at = slice_times(table)
         for slice_, ended in failed_at(instance, key, known.failed & set(slices)).items():
-            told = was.get(slice_, (MISSING, ""))[0] == FAILED
-            if not told and (slice_ not in at or at[slice_] <= ended):
+            already = was.get(slice_, (MISSING, ""))[0] == FAILED
+            if not already and (slice_ not in at or at[slice_] <= ended):
                 was[slice_] = (FAILED, f"{table.name}: its run failed at {ended:%Y-%m-%d %H:%M} UTC")
         for source in (view.upstream_table(lake, key) for key in view.upstream):
             for slice_, commit in outdated(table, source, slices).items():

@@ -108,8 +108,8 @@ def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
     ).reset_index()
     every = every[every["departures"] >= 3]
     due = every.groupby("date")["first"].transform("min") + pd.Timedelta(hours=40)
-    told = every[due <= frame["at"].max()].drop(columns="first").astype({"max_delay": int})
-    return told.sort_values(["avg_delay", "origin", "dest"], ascending=[False, True, True]).groupby("date").head(10)
+    complete = every[due <= frame["at"].max()].drop(columns="first").astype({"max_delay": int})
+    return complete.sort_values(["avg_delay", "origin", "dest"], ascending=[False, True, True]).groupby("date").head(10)
 
 
 def long_delay_notices(days: int | None = None) -> pd.DataFrame:
@@ -119,13 +119,13 @@ def long_delay_notices(days: int | None = None) -> pd.DataFrame:
     """
     frame = flights(days)
     late = frame[frame["dep_delay"] >= 60].astype({"dep_delay": int})
-    told = []
+    noticed = []
     for _, own in late.groupby("origin"):
         passed: deque[pd.Timestamp] = deque(maxlen=10)
         muted_until: pd.Timestamp | None = None
-        begins_anew = own["at"].diff() > pd.Timedelta(hours=2)
-        for (index, at), anew in zip(own["at"].items(), begins_anew, strict=True):
-            if anew:
+        after_pause = own["at"].diff() > pd.Timedelta(hours=2)
+        for (index, at), first in zip(own["at"].items(), after_pause, strict=True):
+            if first:
                 passed.clear()
             elif muted_until is not None and at <= muted_until:
                 continue
@@ -135,8 +135,8 @@ def long_delay_notices(days: int | None = None) -> pd.DataFrame:
                 passed.clear()
                 continue
             passed.append(at)
-            told.append(index)
-    return late.loc[told, ["date", "origin", "carrier", "flight", "dest", "dep_delay", "at"]].rename(
+            noticed.append(index)
+    return late.loc[noticed, ["date", "origin", "carrier", "flight", "dest", "dep_delay", "at"]].rename(
         columns={"at": "event_time"}
     )
 

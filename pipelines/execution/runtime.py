@@ -23,7 +23,7 @@ from pipelines.execution.batch.group import BatchGroup, groups_of
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import BEGIN, REFUSE, Checkpoint
 from pipelines.execution.events.hooks import Hook, Listener
-from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, told
+from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, lineage_run
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.runners.bounded import BoundedRunner, check_sliced
 from pipelines.execution.runners.bounded_inputs import bounded_folder
@@ -111,10 +111,10 @@ class Runtime:
         batches: list[BatchReport] = []
         for group, number in self._groups_and_partitions(topology, partitions):
             checkpoint = self._checkpoint(group)
-            with checkpoint.running(self._wait), told(group, BATCH) as lineage_run:
+            with checkpoint.running(self._wait), lineage_run(group, BATCH) as run:
                 self._ready(group, checkpoint, number)
                 runner = self._runner(
-                    group, checkpoint, _and_told(progress, lineage_run), changed_windows=changed_windows == BEGIN
+                    group, checkpoint, _and_lineage(progress, run), changed_windows=changed_windows == BEGIN
                 )
                 query = runner.start(on_fresh=on_fresh_checkpoint, trigger_seconds=None, max_batches=max_batches)
                 runner.finish(query)
@@ -164,9 +164,9 @@ class Runtime:
         checkpoint = self._checkpoint(group)
         with ExitStack() as held:
             held.enter_context(checkpoint.running(self._wait))
-            run = held.enter_context(told(group, STREAMING))
+            run = held.enter_context(lineage_run(group, STREAMING))
             self._ready(group, checkpoint, partitions)
-            runner = self._runner(group, checkpoint, _and_told(progress, run), changed_windows=changed_windows)
+            runner = self._runner(group, checkpoint, _and_lineage(progress, run), changed_windows=changed_windows)
             query = runner.start(on_fresh=on_fresh, trigger_seconds=seconds)
             lock = held.pop_all()
         return _StreamPart(runner, query, lock)
@@ -237,9 +237,9 @@ class Runtime:
     def _bounded(
         self, group: BatchGroup, slices: Sequence[str], progress: Callable[[SliceReport], None] | None
     ) -> BackfillReport:
-        with told(group, BATCH, slices) as run:
+        with lineage_run(group, BATCH, slices) as run:
             runner = BoundedRunner(
-                group, self._checkpoint(group), listeners=self._listeners, on_slice=_and_told(progress, run)
+                group, self._checkpoint(group), listeners=self._listeners, on_slice=_and_lineage(progress, run)
             )
             return runner.run(slices)
 
@@ -405,7 +405,9 @@ class RunningFlow:
         return self.batches
 
 
-def _and_told(progress: Callable[[_Report], None] | None, run: LineageRun | None) -> Callable[[_Report], None] | None:
+def _and_lineage(
+    progress: Callable[[_Report], None] | None, run: LineageRun | None
+) -> Callable[[_Report], None] | None:
     """Return the progress that also takes what was committed into the run's lineage, where that is on."""
     if run is None:
         return progress

@@ -134,10 +134,10 @@ class _Writer:
         except FlowFileError:
             raise
         except (DefinitionError, TrideltaError, ValueError, TypeError) as error:
-            at, problem = self._told(error, line)
+            at, problem = self._placed(error, line)
             raise FlowFileError(self._document.path, [(at, self._paths.get(at, path), problem)]) from error
 
-    def _told(self, error: Exception, line: int) -> tuple[int, str]:
+    def _placed(self, error: Exception, line: int) -> tuple[int, str]:
         """Return an error's own line, if it has one, and its text without it."""
         text = (
             error.problem + (f"\n  Next: {error.hint}" if error.hint else "")

@@ -424,7 +424,7 @@ def _begun(checkpoint: Checkpoint) -> int | None:
     last, done, epoch = checkpoint.last_batch(), checkpoint.finished_batches(), checkpoint.epoch
     if last >= done and (done == 0 or epoch is None):
         return last  # the first batch: there is no state yet that it could be dealt from
-    unmarked = [txid for txid, record in checkpoint.unmarked().items() if not record.comes_anew]
+    unmarked = [txid for txid, record in checkpoint.unmarked().items() if not record.plan_lost]
     return min(unmarked) - epoch.first_txid if epoch is not None and unmarked else None
 
 

@@ -35,7 +35,7 @@ from pipelines.nimbus.errors import (
     RegistryError,
     SubmitError,
 )
-from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_ANEW, anew_reason
+from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_EMPTIED, emptied_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
 from pipelines.planner.plan import TopologyPlan, deployed_plan
@@ -148,7 +148,7 @@ logger = logs.logger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 600.0
 """Seconds until a change that has failed is tried again, doubled each time: each trial drains the flow."""
 
-STARTED, CHANGED, STOPPED, DIED, REFUSED, ANEW = (
+STARTED, CHANGED, STOPPED, DIED, REFUSED, EMPTIED = (
     "started",
     "changed",
     "stopped",
@@ -351,8 +351,8 @@ class FlowFolder:
     def _runs(self, name: str, entry: _WatchedFlow, now: FlowStatus) -> None:
         if entry.awaited:
             for line in self._news(now):
-                if line["event"] in (WINDOWS_ANEW, EVENTS_WAIT):
-                    self._reporter.tell(ANEW, name, entry.file, line["reason"])
+                if line["event"] in (WINDOWS_EMPTIED, EVENTS_WAIT):
+                    self._reporter.tell(EMPTIED, name, entry.file, line["reason"])
             self._reporter.tell(entry.awaited, name, entry.file)
         entry.awaited, entry.former = "", None
 
@@ -488,9 +488,9 @@ def run_once(runtime: Runtime, folder: Path, *, on_fresh_checkpoint: str = REFUS
             changed = BEGIN if _was_changed(runtime.lake, topology) else REFUSE
             changeover = Changeover(runtime.lake, topology)
             changeover.check()
-            on_fresh, anew = changeover.make()
-            for query in anew:
-                reporter.tell(ANEW, name, file, anew_reason(query))
+            on_fresh, emptied = changeover.make()
+            for query in emptied:
+                reporter.tell(EMPTIED, name, file, emptied_reason(query))
             fresh = CONTINUE if on_fresh == CONTINUE else on_fresh_checkpoint
             runtime.catch_up(topology, on_fresh_checkpoint=fresh, changed_windows=changed)
             reporter.tell(STARTED, name, file)

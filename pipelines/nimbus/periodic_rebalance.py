@@ -152,14 +152,14 @@ def look_at(nimbus: Nimbus, flow: DeployedFlow) -> dict[str, Figures]:
 
     beats, looks = nimbus.places.beats(flow), {}
     for query in queries_of(flow):
-        told: Mapping[str, Any] = beats[query.task].figures if query.task in beats else {}
-        if told.get("state") != "running":
+        figures: Mapping[str, Any] = beats[query.task].figures if query.task in beats else {}
+        if figures.get("state") != "running":
             continue
         asked = query.partitions or max((flow.parallelism.get(name, 1) for name in query.components), default=1)
-        partitions = told.get("partitions") or asked
+        partitions = figures.get("partitions") or asked
         tables = table_loads(nimbus.lake, flow, query.components)
         looks[query.group] = look_of_beat(
-            f"{flow.name}/{query.group}", {**told, "partitions": partitions}, cores=_cores(flow), tables=tables
+            f"{flow.name}/{query.group}", {**figures, "partitions": partitions}, cores=_cores(flow), tables=tables
         )
     return looks
 

@@ -51,25 +51,27 @@ class BucketStore(FileStore):
         self._is_there = False
 
     def read(self, key: str) -> Stored:
-        answer = self._told(key, lambda: obstore.get(self._s3, key))
-        return Stored(self._told(key, lambda: answer.bytes().to_bytes()), str(answer.meta["e_tag"]))
+        answer = self._asked_of_store(key, lambda: obstore.get(self._s3, key))
+        return Stored(self._asked_of_store(key, lambda: answer.bytes().to_bytes()), str(answer.meta["e_tag"]))
 
     def part(self, key: str, start: int, length: int) -> bytes:
         length = min(length, self.entry(key).size - start)
         # A range of nothing cannot be asked for.
         if length <= 0:
             return b""
-        return self._told(key, lambda: obstore.get_range(self._s3, key, start=start, length=length).to_bytes())
+        return self._asked_of_store(
+            key, lambda: obstore.get_range(self._s3, key, start=start, length=length).to_bytes()
+        )
 
     def end(self, key: str, length: int) -> bytes:
         last: GetOptions = {"range": {"suffix": length}}
         try:
-            return self._told(key, lambda: obstore.get(self._s3, key, options=last).bytes().to_bytes())
+            return self._asked_of_store(key, lambda: obstore.get(self._s3, key, options=last).bytes().to_bytes())
         except StoreError:  # there is no such range of an empty file, and not every store knows it of others
             return super().end(key, length)
 
     def put(self, key: str, data: bytes) -> str:
-        return str(self._told(key, lambda: obstore.put(self._s3, key, data, use_multipart=False))["e_tag"])
+        return str(self._asked_of_store(key, lambda: obstore.put(self._s3, key, data, use_multipart=False))["e_tag"])
 
     def put_if_absent(self, key: str, data: bytes) -> str | None:
         return self._put_on(key, data, "create")
@@ -81,7 +83,7 @@ class BucketStore(FileStore):
         """Put on a condition. Return the tag; None if the condition does not hold."""
         writer = uuid4().hex
         try:
-            done = self._told(
+            done = self._asked_of_store(
                 key, lambda: obstore.put(self._s3, key, data, mode=condition, attributes={_WRITER: writer})
             )
         except (AlreadyExistsError, PreconditionError):
@@ -94,19 +96,19 @@ class BucketStore(FileStore):
     def _own(self, key: str, writer: str) -> str | None:
         """Return the tag of a file that this very put has written, though its answer was lost."""
         try:
-            answer = self._told(key, lambda: obstore.get(self._s3, key))
+            answer = self._asked_of_store(key, lambda: obstore.get(self._s3, key))
         except FileNotFoundError:
             return None
         return str(answer.meta["e_tag"]) if answer.attributes.get(_WRITER) == writer else None
 
     def entry(self, key: str) -> Entry:
         try:
-            answer = self._told(key, lambda: obstore.head(self._s3, key))
+            answer = self._asked_of_store(key, lambda: obstore.head(self._s3, key))
         except FileNotFoundError:
             # An answer to HEAD has no text, which would tell a missing bucket from a missing file. Asked once.
             if not self._is_there:
                 with suppress(FileNotFoundError):
-                    self._told(key, lambda: obstore.get(self._s3, key))
+                    self._asked_of_store(key, lambda: obstore.get(self._s3, key))
                 self._is_there = True
             raise
         self._is_there = True
@@ -123,28 +125,30 @@ class BucketStore(FileStore):
             yield held
 
     def _listed(self, folder: str) -> Iterator[Entry]:
-        parts = iter(self._told(folder, lambda: obstore.list(self._s3, f"{folder}/" if folder else None)))
+        parts = iter(self._asked_of_store(folder, lambda: obstore.list(self._s3, f"{folder}/" if folder else None)))
         while True:
-            part = self._told(folder, lambda: next(parts, None))
+            part = self._asked_of_store(folder, lambda: next(parts, None))
             if part is None:
                 return
             # A probe of the clock is no file of anybody's.
             yield from (_entry(one) for one in part if one["path"] != folder and not one["path"].endswith(_PROBE))
 
     def names(self, folder: str) -> list[str]:
-        answer = self._told(folder, lambda: obstore.list_with_delimiter(self._s3, f"{folder}/" if folder else None))
+        answer = self._asked_of_store(
+            folder, lambda: obstore.list_with_delimiter(self._s3, f"{folder}/" if folder else None)
+        )
         files = [entry["path"] for entry in answer["objects"] if not entry["path"].endswith(_PROBE)]
         below = [prefix.rstrip("/") for prefix in answer["common_prefixes"]]
         return sorted({one.rpartition("/")[2] for one in (*files, *below) if one != folder} - {""})
 
     def delete(self, key: str) -> None:
         try:
-            self._told(key, lambda: obstore.delete(self._s3, key))
+            self._asked_of_store(key, lambda: obstore.delete(self._s3, key))
         except FileNotFoundError:
             return
 
     def copy(self, source: str, target: str) -> None:
-        self._told(source, lambda: obstore.copy(self._s3, source, target))
+        self._asked_of_store(source, lambda: obstore.copy(self._s3, source, target))
 
     def clock(self, folder: str) -> float:
         """Return the store's time, of a file that is put to be dated. S3 dates files to the second."""
@@ -152,7 +156,7 @@ class BucketStore(FileStore):
         self.put(probe, b"")
         return self.entry(probe).modified
 
-    def _told(self, key: str, work: Callable[[], T]) -> T:
+    def _asked_of_store(self, key: str, work: Callable[[], T]) -> T:
         """Do something with the store; what it refuses is said in a sentence.
 
         Raises:

@@ -68,7 +68,9 @@ class HdfsStore(FileStore):
 
     def read(self, key: str) -> Stored:
         def whole(version: _Version) -> Stored:
-            return Stored(self._told(key, lambda: bytes(self._client.read(version.file.path).read())), version.tag)
+            return Stored(
+                self._asked_of_store(key, lambda: bytes(self._client.read(version.file.path).read())), version.tag
+            )
 
         return self._of_one_version(key, whole)
 
@@ -83,7 +85,9 @@ class HdfsStore(FileStore):
             size = min(length, version.file.length - start)
             if size <= 0:
                 return b""
-            return self._told(key, lambda: bytes(self._client.read(version.file.path).read_range(start, size)))
+            return self._asked_of_store(
+                key, lambda: bytes(self._client.read(version.file.path).read_range(start, size))
+            )
 
         return self._of_one_version(key, piece)
 
@@ -119,7 +123,7 @@ class HdfsStore(FileStore):
         if not self._renamed(draft, new):
             return None
         if not self._counts(key, known, began):
-            self._told(key, lambda: self._client.delete(new, False))
+            self._asked_of_store(key, lambda: self._client.delete(new, False))
             self._prune(_folder_of_versions(key))
             return None
         self._forget_old(key, known.born, draft.modification_time)
@@ -158,14 +162,14 @@ class HdfsStore(FileStore):
         if known is None or known.isdir:
             return
         # The file first: its versions are nobody's without it.
-        self._told(key, lambda: self._client.delete(f"/{key}", False))
+        self._asked_of_store(key, lambda: self._client.delete(f"/{key}", False))
         self._remove([version.file for version in self._versions(key) if version.born == _born(known)])
         self._prune(_folder_of_versions(key))
 
     def clock(self, folder: str) -> float:
         """Return the NameNode's time, of a file that is put to be dated."""
         draft = self._draft(f"/{folder}/clock".replace("//", "/"), b"")
-        self._told(folder, lambda: self._client.delete(draft.path, False))
+        self._asked_of_store(folder, lambda: self._client.delete(draft.path, False))
         return draft.modification_time / 1000
 
     # --- versions ---------------------------------------------------------------------------------------------------
@@ -217,7 +221,7 @@ class HdfsStore(FileStore):
 
     def _remove(self, files: list[FileStatus]) -> None:
         for file in files:
-            self._told(file.path, lambda path=file.path: self._client.delete(path, False))  # type: ignore[misc]
+            self._asked_of_store(file.path, lambda path=file.path: self._client.delete(path, False))  # type: ignore[misc]
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -231,31 +235,31 @@ class HdfsStore(FileStore):
                 out.write(data)
             return self._client.get_file_info(draft)
 
-        return self._told(path, write)
+        return self._asked_of_store(path, write)
 
     def _renamed(self, draft: FileStatus, path: str) -> bool:
         """Give a draft its name. Return whether it has it; false: the name is taken, or the draft is gone."""
         try:
-            self._told(path, lambda: self._client.rename(draft.path, path, False))
+            self._asked_of_store(path, lambda: self._client.rename(draft.path, path, False))
         except (FileExistsError, FileNotFoundError):
             # An answer may have been lost, and the client have asked again.
             own = self._status(path)
             if own is not None and _born(own) == _born(draft) and self._status(draft.path) is None:
                 return True
-            self._told(path, lambda: self._client.delete(draft.path, False))
+            self._asked_of_store(path, lambda: self._client.delete(draft.path, False))
             return False
         return True
 
     def _status(self, path: str) -> FileStatus | None:
         try:
-            return self._told(path, lambda: self._client.get_file_info(path))
+            return self._asked_of_store(path, lambda: self._client.get_file_info(path))
         except FileNotFoundError:
             return None
 
     def _listed(self, folder: str, *, deep: bool) -> list[FileStatus]:
         path = f"/{folder.lstrip('/')}"
         try:
-            found = self._told(folder, lambda: list(self._client.list_status(path, deep)))
+            found = self._asked_of_store(folder, lambda: list(self._client.list_status(path, deep)))
         except FileNotFoundError:
             return []
         return [status for status in found if status.path != path and not (deep and status.isdir)]
@@ -277,7 +281,7 @@ class HdfsStore(FileStore):
                 break
             folder = folder.rpartition("/")[0]
 
-    def _told(self, key: str, work: Callable[[], T]) -> T:
+    def _asked_of_store(self, key: str, work: Callable[[], T]) -> T:
         """Do something with the store; what it refuses is said in a sentence."""
         place = f"hdfs://{self._name}/{key.lstrip('/')}"
         try:

@@ -283,7 +283,7 @@ def test_an_epoch_behind_a_changeover_has_a_number_of_its_own(lake_root: str) ->
     lake = Lake(lake_root)
     folder, checkpoint = deployed(lake, version=2), Checkpoint("f", lake.checkpoint_path("f", "s__1"))
     assert two_windows(lake).make() == (CONTINUE, ["s__1"])
-    assert checkpoint.begins_anew
+    assert checkpoint.starts_over
     start = Reset(lake, Flow("f").stream("s", FixedBatches("k string", [])).persist("t").build(), "s__1", "f__t")
     start._poison = PoisonRows(start._group)
     epoch = start._fresh_epoch(CONTINUE)

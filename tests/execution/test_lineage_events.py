@@ -15,7 +15,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, MissingPathError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.events import openlineage as lineage_events
-from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, told
+from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, lineage_run
 from pipelines.execution.report import StateCommit
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_is_told_from_time_to_time(
             if thread.name == "lineage":
                 thread.join()
 
-    with told(group, STREAMING) as run:
+    with lineage_run(group, STREAMING) as run:
         assert run is not None
         wrote(run, 0)
         monkeypatch.setattr(lineage_events, "RUNNING_EVERY_SECONDS", 0.0)
@@ -145,7 +145,7 @@ def test_a_run_that_goes_on_is_told_from_time_to_time(
 
     # What ends by itself is told at its end.
     monkeypatch.setattr(lineage_events, "RUNNING_EVERY_SECONDS", 0.0)
-    with told(group, BATCH) as run:
+    with lineage_run(group, BATCH) as run:
         assert run is not None
         wrote(run, 3)
     assert [one["eventType"] for one in events()[3:]] == ["START", "COMPLETE"]

@@ -666,7 +666,7 @@ def test_behind_a_batch_a_checkpoint_that_is_lost_is_not_gone_on_purpose(query: 
     said = query.checkpoint.start
     assert query.run() == skipped
     shutil.rmtree(query.spark)
-    assert not query.checkpoint.begins_anew
+    assert not query.checkpoint.starts_over
     assert query.checkpoint.start == said
 
 

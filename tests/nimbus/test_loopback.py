@@ -163,4 +163,4 @@ def test_junk_without_end_fills_no_log(echo: Echo, caplog: pytest.LogCaptureFixt
             assert closed(stranger)
     assert echo.answers()
     told = [one for one in caplog.records if one.name == loopback.__name__]
-    assert 1 <= len(told) <= loopback._TOLD_A_MINUTE
+    assert 1 <= len(told) <= loopback._WARNINGS_PER_MINUTE

@@ -164,10 +164,10 @@ class StreamBatch:
                     attempt.received |= self._received_before(sink, batch.txid)
             quarantined = self._quarantine(attempt, counts)
             self._account(batch, counts, attempt.commits, attempt.received)
-            # Each wave passes gates of its own: the first run that has one tells it.
+            # Each wave passes gates of its own: the first run that has one reports it.
             gates: dict[str, dict[str, Any]] = {}
             for _, run in attempt.runs:
-                gates |= {told["gate"]: told for told in run.gate_results() if told["gate"] not in gates}
+                gates |= {result["gate"]: result for result in run.gate_results() if result["gate"] not in gates}
         finally:
             for _, run in attempt.runs:
                 run.close()

@@ -201,7 +201,7 @@ class Changeover:
             LockedError: another process runs the flow.
             NotTogetherError: a checkpoint and its tables do not belong together.
         """
-        anew = []
+        restarted = []
         queries = [query for query in self._queries if only in (None, query.name)]
         for query in queries:
             with query.checkpoint.running(wait_seconds):
@@ -211,10 +211,10 @@ class Changeover:
                 if self._differs(query):
                     refuse_skipped(query.checkpoint)
                     query.checkpoint.begin_at(self.start_of(query), self.aside(query.name))
-                    anew.append(query.name)
+                    restarted.append(query.name)
                 elif query.checkpoint.epoch is not None:
                     self._raise_txids(query)
-        return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), anew
+        return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), restarted
 
     def _check_together(self, query: Query) -> None:
         """Refuse a checkpoint that does not go with its tables, which another query may seem to have written."""
@@ -245,7 +245,7 @@ class Changeover:
         """Return whether a fresh checkpoint would bring rows again that its tables hold; channels without rows bring none."""
         checkpoint = query.checkpoint
         held = any(table.commits.of_source() for table in query.sinks if table.exists())
-        if checkpoint.epoch is not None or checkpoint.begins_anew or not held:
+        if checkpoint.epoch is not None or checkpoint.starts_over or not held:
             return False
         channels = (self._lake.table(self._lake.channel_path(name), name) for name in query.reads)
         if not query.reads or any(_last(channel) is not None for channel in channels):
@@ -340,7 +340,7 @@ class Changeover:
             highest, others = max(highest, number), max(others, -1 if belonging.knows(table) else number)
         # Each query counts its epochs by itself: what another has written under this one's number would seem to be of this.
         if last >= epoch.txid(done) or others >= epoch.number:
-            again = [txid for txid, record in checkpoint.unmarked().items() if not record.comes_anew]
+            again = [txid for txid, record in checkpoint.unmarked().items() if not record.plan_lost]
             if again:
                 problem = f"batch {min(again)} has failed or was skipped, and its plan is lost: it comes again"
                 raise ChangeoverError(self._topology.name, query.name, problem)

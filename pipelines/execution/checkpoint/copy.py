@@ -148,9 +148,9 @@ def recover(checkpoint: Checkpoint, copies: Place | None = None) -> Recovered | 
         reason = marker.reason or f"it was cut off when it was {marker.phase}"
         with checkpoint.rewriting(_WAIT_SECONDS, half_made=True):
             roll_back(checkpoint, marker, folder, reason)
-        return _told(checkpoint, Recovered(marker.phase, ROLLED_BACK, marker.before, reason))
+        return _logged(checkpoint, Recovered(marker.phase, ROLLED_BACK, marker.before, reason))
     Marker.remove(checkpoint)
-    return _told(checkpoint, outcome)
+    return _logged(checkpoint, outcome)
 
 
 def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Place, reason: str) -> None:
@@ -225,7 +225,7 @@ def _copy_folder(checkpoint: Checkpoint, marker: Marker, copies: Place | None) -
     return copies / checkpoint.flow / checkpoint.folder.name / made.name
 
 
-def _told(checkpoint: Checkpoint, outcome: Recovered) -> Recovered:
+def _logged(checkpoint: Checkpoint, outcome: Recovered) -> Recovered:
     logger.warning(
         "repartition was cut off",
         flow=checkpoint.flow,

@@ -180,7 +180,7 @@ def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> se
     Returns:
         The batches (Spark's ids) that are planned again.
     """
-    anew = set()
+    planned_again = set()
     # What goes changes what is damaged behind it.
     while (damage := next(spark_damages(flow, spark, newest=2), None)) is not None:
         log, name, last = damage.file.parent, damage.file.name.removesuffix(".compact"), _last_plan(spark)
@@ -193,11 +193,11 @@ def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> se
         gone = [damage.file] if is_mark else _from(log, int(name))
         if batch is not None and not is_mark:
             gone = [spark / "offsets" / str(batch), *gone]
-            anew.add(batch)
+            planned_again.add(batch)
         for path in gone:
             _remove(path)
         logger.warning("checkpoint mended", flow=flow, file=str(damage.file), problem=damage.problem)
-    return anew
+    return planned_again
 
 
 def _last_plan(spark: Place) -> int:

@@ -22,7 +22,7 @@ from pipelines.places.lease import FileLease, LeaseLostError, held
 from pipelines.places.location import Location, Place, on_disk, put_whole
 from pipelines.sources.channels import Start
 from pipelines.state.turns import LateWriterError
-from pipelines.surroundings import told
+from pipelines.surroundings import accessing
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Checkpoint:
         if not same_tables:
             (self.folder / TABLES).unlink(missing_ok=True)
             self.finish_putting_aside()
-        if self.begins_anew:
+        if self.starts_over:
             # First: cut off before its first batch, wherever, it is to begin anew once more.
             self._write_start(begun=epoch.number)
         self.write("epoch.json", asdict(epoch))
@@ -105,7 +105,7 @@ class Checkpoint:
         return Start(fields["channels"], fields["clock"], fields["left_out"]) if fields else None
 
     @property
-    def begins_anew(self) -> bool:
+    def starts_over(self) -> bool:
         """Return whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
         if self.epoch is not None or not (fields := self._start_file):
             return False
@@ -128,7 +128,7 @@ class Checkpoint:
     @property
     def comes_again(self) -> list[int]:
         """Return the txids of the epoch before `begin_at` whose rows come again with the next epoch, under whichever txids."""
-        return list(self._start_file.get("again", ())) if self.begins_anew else []
+        return list(self._start_file.get("again", ())) if self.starts_over else []
 
     def begin_at(self, start: Start, aside: Place | None = None) -> None:
         """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
@@ -333,7 +333,7 @@ class Checkpoint:
             with self._leased(self.folder / name, wait_seconds):
                 yield
             return
-        with told(str(self.folder)):
+        with accessing(str(self.folder)):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)
             try:
@@ -341,7 +341,7 @@ class Checkpoint:
             except Timeout:
                 raise LockedError(self.flow, str(self.folder / name), wait_seconds) from None
         try:
-            with told(str(self.folder)):
+            with accessing(str(self.folder)):
                 # The lock keeps out processes of this host; those of others are kept out by name.
                 claim(self.flow, self.folder, begins=name != _COMMIT_LOCK)
             yield

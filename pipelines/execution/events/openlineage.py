@@ -60,7 +60,7 @@ def _client() -> OpenLineageClient:
 
 
 @contextmanager
-def told(group: BatchGroup, processing: str, slices: Sequence[str] = ()) -> Iterator[LineageRun | None]:
+def lineage_run(group: BatchGroup, processing: str, slices: Sequence[str] = ()) -> Iterator[LineageRun | None]:
     """Report the start and the end of a run of a batch group; the block gets the run, or None if nothing is reported.
 
     Args:

@@ -92,7 +92,7 @@ class AttemptRecord:
         return self.state in (BatchState.COMMITTED, BatchState.SKIPPED)
 
     @property
-    def comes_anew(self) -> bool:
+    def plan_lost(self) -> bool:
         """Return whether nothing is left of its plan but the number of attempts: its rows may have come with a batch before."""
         return self.plan == GONE and self.state is BatchState.FAILED and not self.tries
 
@@ -370,7 +370,7 @@ class Coordinator:
         """
 
         def is_of_another(t: int, record: AttemptRecord) -> bool:
-            return record.plan not in (plan, None) if t == txid else t > txid and not record.comes_anew
+            return record.plan not in (plan, None) if t == txid else t > txid and not record.plan_lost
 
         open_ones = {t: r for t, r in self._records.items() if r.state is not BatchState.COMMITTED}
         return sorted(t for t, r in open_ones.items() if t not in self._active and is_of_another(t, r))
@@ -427,7 +427,7 @@ class Coordinator:
         known = self._records.get(txid)
         # What would come again may never do so: a batch before has its rows, a repartition its number. Behind a batch it is no
         # sign that Spark has marked that one: the mark may be gone, too.
-        planned = [t for t, record in self._records.items() if not record.comes_anew]
+        planned = [t for t, record in self._records.items() if not record.plan_lost]
         highest = max([self._first - 1, *planned])
         earlier = [t for t in self._waiting() if t < txid and t in planned]
         if not self.accepting:

@@ -105,22 +105,22 @@ class Replayer:
         self._writer.prepare(table_columns())
         with self._alone():
             unfinished = self._unfinished()
-            resumed = [self._told(self._finish(record)) for record in unfinished]
+            resumed = [self._reported(self._finish(record)) for record in unfinished]
             reports, refusals = [], []
             # Before the rows are read that the tables are asked about.
             seen = self._versions()
             for lot in lots(self._writer.table, selection, self._topology):
                 try:
-                    reports.append(self._told(self._replay(lot, seen)))
+                    reports.append(self._reported(self._replay(lot, seen)))
                 except (ReplayError, GateError) as error:
                     refusals.append(error)
-                    reports.append(self._told(refused_lot(lot, error)))
+                    reports.append(self._reported(refused_lot(lot, error)))
         if refusals and len(refusals) == len(reports) and not resumed:
             raise refusals[0]
         numbers = tuple(record.number for record in unfinished)
         return ReplayReport(name, (*resumed, *reports), resumed=numbers, seconds=time.monotonic() - started)
 
-    def _told(self, report: LotReport) -> LotReport:
+    def _reported(self, report: LotReport) -> LotReport:
         if self._progress:
             self._progress(report)
         return report

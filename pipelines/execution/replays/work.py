@@ -237,9 +237,11 @@ class Work:
             run.close()
         note()
         self._quarantine(order, again, fresh)
-        anew = self._rejected_since(lot, fresh)
-        everywhere = frozenset.intersection(*(order.counted.get(sink.name, frozenset()) for sink in self.sinks)) - anew
-        numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere - anew
+        rejected = self._rejected_since(lot, fresh)
+        everywhere = (
+            frozenset.intersection(*(order.counted.get(sink.name, frozenset()) for sink in self.sinks)) - rejected
+        )
+        numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere - rejected
         return LotReport(
             stage=lot.stage,
             stream=lot.stream,
@@ -248,7 +250,7 @@ class Work:
             landed=len(numbers - set(again[REPLAYED].to_pylist())),
             counted=len(everywhere),
             refused=dict(Counter(again["rule"].to_pylist())) if again.num_rows else {},
-            left={REJECTED_SINCE: len(anew)} if anew else {},
+            left={REJECTED_SINCE: len(rejected)} if rejected else {},
             commits=tuple(commits),
         )
 
@@ -343,12 +345,12 @@ class Work:
             return zip(*(rows[name].to_pylist() for name in ("stage", "row", SLICE_COLUMN)), strict=True)
 
         held = Counter(places(completed(self.group.quarantine.table.stored(f"{TXID} = -1"))))
-        anew = set()
+        rejected = set()
         for number, place in zip(lot.rows[NUMBER].to_pylist(), places(lot.rows), strict=True):
             if place[-1] in fresh.slices and held[place] > 0:
                 held[place] -= 1
-                anew.add(number)
-        return frozenset(anew)
+                rejected.add(number)
+        return frozenset(rejected)
 
     def _quarantine(self, order: Order, again: pa.Table, fresh: Replaced) -> None:
         """Remove the replayed rows and add what is rejected again, in one commit. All other rows of their txids stay.

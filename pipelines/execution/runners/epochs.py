@@ -115,7 +115,7 @@ class Epochs:
             is_held: whether tables hold batches of former lives.
         """
         kept, checkpoint = self._poison.kept(), self._checkpoint
-        if checkpoint.begins_anew:
+        if checkpoint.starts_over:
             # These are given back where the epoch begins.
             return kept - set(checkpoint.comes_again)
         # A source that is read on from somewhere else than its start brings those again that nobody has left out.

@@ -85,7 +85,7 @@ class StreamRunner:
         self._durable: DurableBatches | None = None
         self._windows = DriverWindows(group, checkpoint.folder, options.version) if group.windows else None
         self._epochs = Epochs(group, checkpoint, self._windows, options.attempts, options.lock_wait_seconds)
-        self.windows_anew: tuple[str, ...] = ()
+        self.emptied_windows: tuple[str, ...] = ()
         """The windows that began empty with the start, for their operation was changed."""
         self.events_wait = 0
         """How many events wait for the clock in windows that a changed definition has no more."""
@@ -161,11 +161,11 @@ class StreamRunner:
         """Go on with a changed definition of windows that run in the batch, where it was changed on purpose."""
         options, where = self._options, {"flow": self._group.topology.name, "group": self._group.name}
         if self._windows:
-            self.windows_anew = self._windows.change(
+            self.emptied_windows = self._windows.change(
                 self._checkpoint, self._wait, check, on_purpose=options.changed_windows
             )
-            if self.windows_anew:
-                logger.warning("windows begin empty", windows=list(self.windows_anew), **where)
+            if self.emptied_windows:
+                logger.warning("windows begin empty", windows=list(self.emptied_windows), **where)
         elif options.changed_windows or options.version is not None:
             self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
 

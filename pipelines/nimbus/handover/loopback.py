@@ -29,26 +29,26 @@ _PAUSE_SECONDS = 0.2
 
 
 # Strangers can connect as often as they like; the lines about them leave room in the log for others.
-_TOLD_A_MINUTE = 10
+_WARNINGS_PER_MINUTE = 10
 
 
 class _FewWarnings:
-    """Warnings of one server: so many a minute, and with the next one how many were left out."""
+    """Warnings of one server: so many per minute, and with the next one how many were left out."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._since, self._told, self._left_out = 0.0, 0, 0
+        self._since, self._logged, self._left_out = 0.0, 0, 0
 
     def warning(self, event: str, **facts: Any) -> None:
         """Tell it, or count it."""
         with self._lock:
             now = time.monotonic()
-            if not self._told or now - self._since >= 60:
-                self._since, self._told = now, 0
-            if self._told >= _TOLD_A_MINUTE:
+            if not self._logged or now - self._since >= 60:
+                self._since, self._logged = now, 0
+            if self._logged >= _WARNINGS_PER_MINUTE:
                 self._left_out += 1
                 return
-            self._told += 1
+            self._logged += 1
             left_out, self._left_out = self._left_out, 0
         logger.warning(event, **facts, **({"left_out_before": left_out} if left_out else {}))
 

@@ -202,24 +202,24 @@ class Server:
                     hang_up(connection)
                     raise GoneError from None
 
-        told = {"verb": asked.get("verb"), "flow": asked.get("flow")}
-        logger.info("request", **told)
+        request = {"verb": asked.get("verb"), "flow": asked.get("flow")}
+        logger.info("request", **request)
         passed_on = _PassedOn(str(asked.get("flow")), send)
         logging.getLogger("pipelines").addHandler(passed_on)
         try:
             send({"report": self._done(asked, send, connection)})
-            logger.info("request done", **told)
+            logger.info("request done", **request)
         except Exception as error:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, GoneError):
                 cause = cause.__cause__ or cause.__context__
             if cause is not None:
-                logger.warning("request given up", **told, reason="whoever asked has gone, or wants no more")
+                logger.warning("request given up", **request, reason="whoever asked has gone, or wants no more")
                 with contextlib.suppress(GoneError):
                     send({"stopped": True})
                 return
             known = isinstance(error, TrideltaError)
-            logger.warning("request failed", **told, reason=str(error), kind=type(error).__name__)
+            logger.warning("request failed", **request, reason=str(error), kind=type(error).__name__)
             with contextlib.suppress(GoneError):
                 send({"error": str(error), "kind": type(error).__name__, "known": known})
         finally:
@@ -285,7 +285,7 @@ def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
 def _catch_up(
     runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
 ) -> Any:
-    def told(batch: BatchReport) -> None:
+    def report_batch(batch: BatchReport) -> None:
         # A batch that ends here is not marked as done: the next run meets it again, finds it committed, and tells it.
         if connection.poll():
             raise GoneError
@@ -296,7 +296,7 @@ def _catch_up(
         on_fresh_checkpoint=asked["on_fresh_checkpoint"],
         changed_windows=asked.get("changed_windows", REFUSE),
         max_batches=asked["max_batches"],
-        progress=told,
+        progress=report_batch,
     )
     return report.to_json()
 
@@ -304,13 +304,13 @@ def _catch_up(
 def _backfill(
     runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
 ) -> Any:
-    def told(slice_report: SliceReport) -> None:
+    def report_slice(slice_report: SliceReport) -> None:
         # Nobody meets this slice again: it is reported before the backfill ends.
         send({"progress": asdict(slice_report)})
         if connection.poll():
             raise GoneError
 
-    report = runtime.backfill(topology, asked["slices"], stream=asked["stream"], progress=told)
+    report = runtime.backfill(topology, asked["slices"], stream=asked["stream"], progress=report_slice)
     return report.to_json()
 
 

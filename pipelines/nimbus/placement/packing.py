@@ -120,8 +120,8 @@ def place_wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Su
 
     One whose wish cannot be followed stays where it was.
     """
-    anew = not any(draft.wanted or draft.before for draft in drafts)
-    by_id = {} if anew else {supervisor.id: supervisor for supervisor in supervisors}
+    first = not any(draft.wanted or draft.before for draft in drafts)
+    by_id = {} if first else {supervisor.id: supervisor for supervisor in supervisors}
     for draft in drafts:
         _return(slots, draft, draft.wanted, by_id)
     named = [draft for draft in drafts if draft.slot is None and draft.host]

@@ -145,7 +145,7 @@ class Leader:
         self._listed: tuple[str, ...] = ()
         self._placed: list[Placing] = []
         self._checked: dict[int, object] = {}
-        self._told: dict[int, str] = {}
+        self._problems: dict[int, str] = {}
         """By flow the problem that this leader has reported last."""
 
     def tick(self) -> None:
@@ -275,10 +275,10 @@ class Leader:
         ]
         self._listed = self._blacklist.round(present)
         # By what is written: another may have led before, and its list has ended with it.
-        told = {beat.host for beat in supervisors if beat.blacklisted}
-        if told != {*self._listed}:
+        written = {beat.host for beat in supervisors if beat.blacklisted}
+        if written != {*self._listed}:
             self._places.blacklist(self._listed, under=lease)
-            logger.warning("blacklist", left_out=self._listed, again=sorted(told.difference(self._listed)))
+            logger.warning("blacklist", left_out=self._listed, again=sorted(written.difference(self._listed)))
 
     def _dead(
         self,
@@ -418,13 +418,13 @@ class Leader:
         self._tell(flow, f"{STAYS if stays else UNPLACED}{why}", lease)
 
     def _tell(self, flow: DeployedFlow, problem: str, lease: Lease) -> None:
-        self._told[flow.serial] = shortened(problem)
+        self._problems[flow.serial] = shortened(problem)
         self._registry.problem(flow, problem, under=lease)
 
     def _take_back(self, flow: DeployedFlow, lease: Lease) -> None:
         """Clear a problem of placing: the flow has its places. A problem that its worker has reported may not be over."""
-        told = self._told.pop(flow.serial, None)
-        if flow.problem is not None and (flow.problem == told or flow.problem.startswith((UNPLACED, STAYS))):
+        own = self._problems.pop(flow.serial, None)
+        if flow.problem is not None and (flow.problem == own or flow.problem.startswith((UNPLACED, STAYS))):
             self._registry.problem(flow, None, under=lease)
 
     def _kind(self, members: list[DeployedFlow], look: _Look) -> Kind | None:

@@ -245,8 +245,8 @@ def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> Slot
     ordered.set()
     if not line.endswith("\n"):
         return None
-    told = json.loads(line)
-    return SlotOrder(int(told["port"]), str(told["life"]))
+    order = json.loads(line)
+    return SlotOrder(int(order["port"]), str(order["life"]))
 
 
 def warm_up(spark: SparkSession) -> None:
@@ -257,7 +257,7 @@ def warm_up(spark: SparkSession) -> None:
     from pipelines.trident import Count, DeltaState, RowFunction, Sum, TridentTopology
 
     # Nobody's lineage knows of it.
-    told = os.environ.pop(SWITCH, None)
+    switch = os.environ.pop(SWITCH, None)
     try:
         with tempfile.TemporaryDirectory(prefix="tridelta-standby-", ignore_cleanup_errors=True) as folder:
             source = Path(folder, "in")
@@ -271,8 +271,8 @@ def warm_up(spark: SparkSession) -> None:
                 (source / f"{number}.json").write_text('{"k": "a", "n": 1}\n')
                 Runtime(spark, Lake(Path(folder, "lake"))).catch_up(topology)
     finally:
-        if told is not None:
-            os.environ[SWITCH] = told
+        if switch is not None:
+            os.environ[SWITCH] = switch
 
 
 def _next(n: int) -> int:

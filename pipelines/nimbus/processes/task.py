@@ -20,7 +20,7 @@ from pipelines.causes import named, shortened
 from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
-from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
+from pipelines.execution.events.openlineage import STREAMING, LineageRun, lineage_run
 from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.deployed import DeployedQuery, component_id
 from pipelines.nimbus.errors import LeaseHeldError, RegistryError, RegistryLeaseLostError
@@ -96,11 +96,11 @@ Key = tuple[int, int]
 FINAL = (DefinitionError, StateSchemaError, FreshCheckpointError)
 """What waiting does not mend."""
 
-WINDOWS_ANEW, EVENTS_WAIT = "WINDOWS_ANEW", "EVENTS_WAIT"
+WINDOWS_EMPTIED, EVENTS_WAIT = "WINDOWS_ANEW", "EVENTS_WAIT"
 """Events of a flow's history that say what a change has made of its windows."""
 
 
-def anew_reason(query: str) -> str:
+def emptied_reason(query: str) -> str:
     """Say why windows restart empty."""
     return f"windows of {query} begin empty: their number, or the channels that it reads, have changed"
 
@@ -220,7 +220,7 @@ class Task(threading.Thread):
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
             try:
                 if streaming.isActive:
-                    self._told("forced", "its time to drain is over")
+                    self._log("forced", "its time to drain is over")
                     streaming.stop()
             except Exception as error:
                 # The next look tries again.
@@ -300,7 +300,7 @@ class Task(threading.Thread):
                 runner = self._runner(checkpoint, group)
             try:
                 self._running, self._forced_at = runner, 0.0
-                with told(group, STREAMING) as self._lineage:
+                with lineage_run(group, STREAMING) as self._lineage:
                     # Beside other starts: it may have much to read.
                     if not runner.read_ahead(self._watch_ahead):
                         return
@@ -310,12 +310,12 @@ class Task(threading.Thread):
                     self._changed(runner)
                     self.figures.window_rows = runner.window_rows
                     self.figures.started(self._failures > 0)
-                    self._told("running", None)
+                    self._log("running", None)
                     self._watch(runner, streaming, checkpoint.spark)
             finally:
                 self._running = self._streaming = self._lineage = None
         self.figures.state = DRAINED
-        self._told("drained", None)
+        self._log("drained", None)
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
@@ -362,9 +362,9 @@ class Task(threading.Thread):
         with self._application.preparing:
             changeover = Changeover(self._lake, self._topology)
             changeover.check()
-            on_fresh, anew = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
-        if anew:
-            self._windows_anew(anew_reason(self.query.group))
+            on_fresh, emptied = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
+        if emptied:
+            self._windows_emptied(emptied_reason(self.query.group))
         return on_fresh if on_fresh == CONTINUE else self._on_fresh(on_fresh)
 
     def _on_fresh(self, otherwise: str) -> str:
@@ -373,16 +373,16 @@ class Task(threading.Thread):
 
     def _changed(self, runner: StreamRunner) -> None:
         """Tell what a changed definition has made of windows in the batch."""
-        if runner.windows_anew:
-            self._windows_anew(f"windows of {self.query.group} begin empty: {', '.join(runner.windows_anew)}")
+        if runner.emptied_windows:
+            self._windows_emptied(f"windows of {self.query.group} begin empty: {', '.join(runner.emptied_windows)}")
         if runner.events_wait:
             reason = waiting_reason(self.query.group, runner.events_wait)
             logger.warning("events wait", reason=reason)
             self._application.registry.tell(self.flow, EVENTS_WAIT, {"reason": reason})
 
-    def _windows_anew(self, reason: str) -> None:
-        self._told("windows begin empty", reason)
-        self._application.registry.tell(self.flow, WINDOWS_ANEW, {"reason": reason})
+    def _windows_emptied(self, reason: str) -> None:
+        self._log("windows begin empty", reason)
+        self._application.registry.tell(self.flow, WINDOWS_EMPTIED, {"reason": reason})
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
@@ -400,7 +400,7 @@ class Task(threading.Thread):
             checkpoint.set_partitions(wanted)
             return
         self.figures.state = REPARTITIONING
-        self._told("repartitioning", f"from {present} to {wanted} partitions")
+        self._log("repartitioning", f"from {present} to {wanted} partitions")
         copies = self._copies
         try:
             with self._application.preparing:
@@ -444,10 +444,10 @@ class Task(threading.Thread):
 
         reads = [spout for spout in self._spouts if isinstance(spout, nodes.ChannelSpoutNode)]
         tables = [self._lake.channel_path(name) for spout in reads for name in spout.reads]
-        anew = self._on_fresh(REFUSE) == RESET and checkpoint.epoch is None
+        restarts = self._on_fresh(REFUSE) == RESET and checkpoint.epoch is None
         writers = [Checkpoint(self.flow.name, checkpoint.folder.parent / group) for group in self.query.inputs]
         while self._wanted.is_set() and not (
-            all(map(has_log, tables)) and (not anew or all(writer.epoch for writer in writers))
+            all(map(has_log, tables)) and (not restarts or all(writer.epoch for writer in writers))
         ):
             time.sleep(_POLL_SECONDS)
 
@@ -545,5 +545,5 @@ class Task(threading.Thread):
         while time.monotonic() < until and self._wanted.is_set():
             time.sleep(_POLL_SECONDS)
 
-    def _told(self, what: str, why: str | None) -> None:
+    def _log(self, what: str, why: str | None) -> None:
         logger.info(f"query {what}", **({"reason": why} if why else {}))

@@ -174,9 +174,9 @@ class Places:
 
     def beat_supervisor(self, supervisor: str, host: str, ports: Sequence[int], *, started_at: float) -> None:
         """Record that a supervisor lives and which slots it offers."""
-        told = {"host": host, "ports": list(ports), "started_at": started_at, "beat_at": self._clock()}
+        values = {"host": host, "ports": list(ports), "started_at": started_at, "beat_at": self._clock()}
         with self._store.write() as connection:
-            upsert(connection, supervisors, {"supervisor": supervisor, **told})
+            upsert(connection, supervisors, {"supervisor": supervisor, **values})
 
     def blacklist(self, hosts: Iterable[str], *, under: Lease) -> None:
         """Record which hosts the leader leaves out from now on."""
@@ -229,8 +229,8 @@ class Places:
         # The lock keeps a removal from passing between this look and the beat.
         if connection.scalar(alive.with_for_update(read=True)) is None:
             raise NotAliveError(beat.flow.name)
-        told = {"supervisor": slot[0], "port": slot[1], "token": beat.lease.token, "figures": dict(beat.figures)}
-        upsert(connection, beats, {"flow": beat.flow.serial, "task": beat.task, "beat_at": self._clock(), **told})
+        values = {"supervisor": slot[0], "port": slot[1], "token": beat.lease.token, "figures": dict(beat.figures)}
+        upsert(connection, beats, {"flow": beat.flow.serial, "task": beat.task, "beat_at": self._clock(), **values})
 
     def beats(self, flow: DeployedFlow) -> dict[int, TaskBeat]:
         """Return the last beat of every task of a flow that has beaten."""

@@ -88,7 +88,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a transaction that only reads and waits for no writer. All that it reads is of one moment."""
-        with self._told(), self._connect() as connection:
+        with self._registry_errors(), self._connect() as connection:
             if connection.dialect.name == "postgresql":
                 # By itself each statement would see what was committed since the one before.
                 connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -103,7 +103,7 @@ class Store:
         whoever reads a row to change it must lock it (`with_for_update`, which SQLite leaves out).
         """
         with (
-            self._told(),
+            self._registry_errors(),
             self._turn(),
             self._connect().execution_options(writes=True) as connection,
             connection.begin(),
@@ -155,7 +155,7 @@ class Store:
         self.engine.dispose()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _registry_errors(self) -> Iterator[None]:
         """Raise a RegistryError, without the statement, for every driver error that means "not now".
 
         What is wrong with a statement or its values is no matter of time, and goes on as it is. Tables may be missing for the

@@ -144,9 +144,9 @@ class LogFile(logging.Handler):
             self._open_file = None
 
     def _loss(self) -> bytes:
-        told = {"event": "log lines lost", "lines": self.dropped}
+        loss = {"event": "log lines lost", "lines": self.dropped}
         now = {"timestamp": _timestamp(datetime.now(UTC).timestamp()), "level": "warning", "logger": __name__}
-        return json.dumps(now | told).encode() + b"\n"
+        return json.dumps(now | loss).encode() + b"\n"
 
 
 def configure(

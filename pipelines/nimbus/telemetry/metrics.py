@@ -167,12 +167,12 @@ def _of_gates(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
     held = [(at, not check.get("success", True)) for at, check in checks]
     yield _metric("gate_failing", "1 for a check that the last batch did not hold.", by, held)
     totals = [
-        ([flow, task.group, *name.partition("/")[::2]], told)
+        ([flow, task.group, *name.partition("/")[::2]], counts)
         for flow, task in tasks
-        for name, told in task.checks.items()
+        for name, counts in task.checks.items()
     ]
     for name, field, help_ in _CHECKS:
-        yield _metric(name, help_, by[:4], [(at, told.get(field) or 0) for at, told in totals], counter=True)
+        yield _metric(name, help_, by[:4], [(at, counts.get(field) or 0) for at, counts in totals], counter=True)
 
 
 def _of_workers(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
