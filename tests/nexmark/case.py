@@ -1,6 +1,6 @@
 """The events over which the queries of Nexmark are compared, and how their rows are compared with DuckDB's.
 
-As a module it runs all topologies in a process of its own, which ends by SIGKILL at a chosen moment.
+As a module it runs all topologies, or a flow of windows, in a process of its own, which ends by SIGKILL at a chosen moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 from examples.nexmark.generator import Auctions, random_cuts
 from examples.nexmark.queries import QUERIES, rows_of, topology
 from examples.nexmark.sql import SQL, answer, connect
+from examples.nexmark.windows import files, flow
 from pipelines import Lake, Runtime, spark_session
+from pipelines.flowmix import Flow
 from pipelines.planner.plain import plain
 from pipelines.trident import TridentTopology
 
@@ -82,6 +84,11 @@ def everything(folder: Path) -> TridentTopology:
     return topology(list(QUERIES), folder, files_per_batch=1)
 
 
+def windowed(query: str, folder: Path) -> Flow:
+    """A query over windows in the batch of their source, a file per batch."""
+    return flow(query, files(folder, files_per_batch=1))
+
+
 def assert_states(lake: Lake, expected: dict[str, Rows], queries: Sequence[str] = tuple(QUERIES)) -> None:
     for query in queries:
         assert_rows(query, lake.state(query).scan().to_pylist(), expected[query])
@@ -121,4 +128,5 @@ if __name__ == "__main__":
         "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
     runtime = Runtime(session, Lake(plan["home"]), listeners=[Killer(plan["kill"])], max_attempts=20)
-    runtime.catch_up(everything(Path(plan["events"])))
+    folder = Path(plan["events"])
+    runtime.catch_up(windowed(plan["query"], folder) if "query" in plan else everything(folder))

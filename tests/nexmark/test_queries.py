@@ -11,8 +11,19 @@ from examples.nexmark.queries import DAY, QUERIES, SLICED, topology
 from examples.nexmark.windows import WINDOWED, files, flow
 from pipelines import Lake, Runtime
 from pipelines.execution.verify import verify
+from pipelines.flowmix.compile import as_topology
 from tests.crash.lives import Kill, one_life
-from tests.nexmark.case import DAYS, FILES, Rows, assert_states, everything, wanted, write_end, write_events
+from tests.nexmark.case import (
+    DAYS,
+    FILES,
+    Rows,
+    assert_states,
+    everything,
+    wanted,
+    windowed,
+    write_end,
+    write_events,
+)
 from tests.tiers import EXHAUSTIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -105,6 +116,24 @@ def test_after_kills(spark: SparkSession, tmp_path: Path, events: Path, expected
     Runtime(spark, lake, max_attempts=20).catch_up(everything(events))
     assert_states(lake, expected)
     assert not verify(spark, lake, everything(events)).differing
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize("query", WINDOWED)
+def test_windows_after_kills(spark: SparkSession, tmp_path: Path, query: str) -> None:
+    """The windows' state and the query's table are of one batch, wherever the process ends."""
+    home, folder = tmp_path / "lake", write_end(write_events(tmp_path / "events"))
+    kills: tuple[Kill, ...] = (
+        {"moment": "committing", "state": query, "txid": 1},
+        {"moment": "committed", "state": query, "txid": 2, "jvm": True},
+        {"moment": "closed", "txid": FILES - 1},
+    )
+    for kill in kills:
+        one_life("tests.nexmark.case", {"home": str(home), "events": str(folder), "query": query, "kill": kill})
+    lake = Lake(home)
+    Runtime(spark, lake, max_attempts=20).catch_up(windowed(query, folder))
+    assert_states(lake, wanted(folder), [query])
+    assert not verify(spark, lake, as_topology(windowed(query, folder))).differing
 
 
 @EXHAUSTIVE
