@@ -158,6 +158,10 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
         raise DefinitionError(
             f'not a schema: {ddl!r}; write it as "name type, name type", with NOT NULL and COMMENT at the most'
         )
+    if any(kind.this in (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ) for kind in schema.find_all(exp.DataType)):
+        raise DefinitionError(
+            f"not a schema: {_shown(ddl)}; no table holds the type time: write string, or int for the seconds of the day"
+        )
     columns = [(column.name, _lower(column.args["kind"].sql("spark"))) for column in parts]
     added("schema", [name for name, _ in columns if name not in ENGINE_COLUMNS], ())
     return tuple(columns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -49,10 +49,15 @@ _PARTS = frozenset(
         *(exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift, exp.Case, exp.If, exp.Cast, exp.TryCast),
         *(exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.Interval, exp.IntervalSpan, exp.Bracket, exp.Dot),
         *(exp.Lambda, exp.Extract, exp.Substring, exp.Trim, exp.Overlay, exp.StrPosition, exp.CurrentDate),
-        *(exp.CurrentTimestamp, exp.Anonymous, exp.Alias, exp.PropertyEQ, exp.Collate),
+        *(exp.CurrentTimestamp, exp.Anonymous, exp.Alias, exp.Collate),
     }
 )
 _LIKE = (exp.Like, exp.ILike)
+_SHIFTS = (exp.BitwiseLeftShift, exp.BitwiseRightShift)
+_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+_PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
+# The parser here takes them for timestamps: what Spark casts to one has the date of the day on which it is cast.
+_TIMES_OF_DAY = (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ)
 _UNITS = (
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 )
@@ -148,6 +153,7 @@ def _parsed(operation: str, text: str) -> exp.Expr:
     dialect = _RowDialect()
     try:
         tokens = list(_with_values(text, dialect.tokenize(text)))
+        _check_signs(operation, text, tokens)
         trees = dialect.parser().parse(tokens, text)
     except sqlglot.errors.SqlglotError as error:
         # The parser names its own classes; a reader knows the operator by its short name.
@@ -162,7 +168,15 @@ def _parsed(operation: str, text: str) -> exp.Expr:
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
-    return _with_units(tree)
+    return _with_brackets(_with_units(tree))
+
+
+def _check_signs(operation: str, text: str, tokens: Sequence[Token]) -> None:
+    """Refuse `-1::string`: to Spark the sign is part of the number that is cast."""
+    kinds = [token.token_type for token in tokens]
+    for at in range(len(kinds) - 2):
+        if kinds[at : at + 3] == [TokenType.DASH, TokenType.NUMBER, TokenType.DCOLON]:
+            raise FunctionError(operation, f"cannot be read without doubt: {text!r}", hint="write cast(-1 as string)")
 
 
 def _check(operation: str, text: str, tree: exp.Expr) -> None:
@@ -179,8 +193,35 @@ def _check(operation: str, text: str, tree: exp.Expr) -> None:
             raise FunctionError(operation, f"{type(node).__name__} is not allowed in {text!r}")
         if isinstance(node, exp.Var) and not re.fullmatch("[A-Za-z_][A-Za-z_0-9]*", node.name):
             raise FunctionError(operation, f"{node.name[:60]!r} is no unit, and no collation, in {text!r}")
+        if problem := _doubt(node):
+            hint = "write it with brackets, or in a plainer way"
+            raise FunctionError(operation, f"cannot be read without doubt: {text!r} has {problem}", hint=hint)
         if isinstance(node, exp.HexString) and not re.fullmatch("[0-9A-Fa-f]*", node.name):
             raise FunctionError(operation, f"X'{node.name}' holds other characters than those of bytes in hexadecimal")
+
+
+def _doubt(node: exp.Expr) -> str | None:
+    """Return why a part may mean something else to Spark than to the parser, which binds some operators in another order."""
+    if isinstance(node, exp.DataType) and node.this in _TIMES_OF_DAY:
+        return "the type time, which no table holds"
+    if isinstance(node, exp.Cast) and node.args.get("format") is not None:
+        return "a cast with a format"
+    parent = node.parent
+    if isinstance(node, exp.Alias) and not (isinstance(parent, exp.Anonymous) and parent.name.lower() == "struct"):
+        return "a name that is given outside struct(...)"
+    # To Spark a shift binds tighter than `&`, `^` and `|`, and `||` tighter than a shift.
+    if isinstance(node, _SHIFTS) and isinstance(node.this, exp.BitwiseAnd | exp.BitwiseOr | exp.BitwiseXor):
+        return "a shift behind an operator of bits"
+    if isinstance(node, exp.DPipe) and isinstance(node.this, _SHIFTS):
+        return "a shift in front of ||"
+    # To Spark `a = b NOT IN (c)` asks whether `a = b` is not in the list.
+    if (
+        isinstance(node, _COMPARED)
+        and isinstance(node.expression, exp.Not)
+        and isinstance(node.expression.this, _PREDICATES)
+    ):
+        return "a comparison with what is compared once more"
+    return None
 
 
 def _refuse_call(operation: str, text: str, call: exp.Anonymous) -> None:
@@ -210,6 +251,16 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
         first = call.expressions[0] if len(call.expressions) == 3 else None
         if call.name.lower() in _WITH_UNITS and isinstance(first, exp.Column) and first.name.lower() in _UNITS:
             first.replace(exp.var(first.name.upper()))
+    return tree
+
+
+def _with_brackets(tree: exp.Expr) -> exp.Expr:
+    """Keep an interval of several units together: `at - INTERVAL 1 DAY 2 HOURS` is read as a sum, and printed as one."""
+    for total in list(tree.find_all(exp.Add)):
+        parent = total.parent
+        apart = parent is not None and not isinstance(parent, exp.Paren | exp.Add)
+        if apart and all(isinstance(part, exp.Interval) for part in total.flatten()):
+            total.replace(exp.paren(total, copy=True))
     return tree
 
 

@@ -81,6 +81,13 @@ def test_what_is_no_schema_is_refused(ddl: str) -> None:
         parse_ddl(ddl)
 
 
+@pytest.mark.parametrize("ddl", ["a time", "a TIME(6)", "a string, b array<struct<c: time>>"])
+def test_a_time_of_the_day_is_refused(ddl: str) -> None:
+    """The parser takes it for a timestamp."""
+    with pytest.raises(DefinitionError, match="no table holds the type time"):
+        parse_ddl(ddl)
+
+
 @pytest.mark.parametrize(
     "more",
     ["DEFAULT 5", "GENERATED ALWAYS AS (1)", "PRIMARY KEY", "COLLATE UTF8_LCASE", "CHECK (x > 1)", "REFERENCES y(z)", "FIRST",

@@ -85,11 +85,39 @@ def test_no_way_of_writing_reaches_what_is_not_on_the_list(text: str) -> None:
         ("dateadd(DAY, 1, at) > now()", "DATEADD(DAY, 1, `at`) > NOW()"),
         ("array(1, n)[0] = 1", "ARRAY(1, `n`)[0] = 1"),
         ("x = 1.5BD", "`x` = CAST('1.5' AS DECIMAL(2, 1))"),
+        # Several units of one interval belong together, whatever stands in front of them.
+        ("at > x - interval 1 day 12 hours", "`at` > `x` - (INTERVAL '1' DAY + INTERVAL '12' HOURS)"),
+        ("2 * interval 1 day 2 hours", "2 * (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
+        ("at + interval 1 day + interval 2 hours", "`at` + INTERVAL '1' DAY + INTERVAL '2' HOURS"),
+        ("a = b is not null", "NOT (`a` = `b`) IS NULL"),
     ],
 )
 def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> None:
     assert spark_sql("filter", text) == said
     assert spark_sql("filter", said) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "flags & 1 << 3 > 0",
+        "1 << n | 1 << m",
+        "a ^ b >> 1",
+        "a << 1 || b",
+        "a = b not in (1, 2)",
+        "a <> b not rlike 'x'",
+        "-1::string",
+        "cast(a as time)",
+        "time '10:00' < a",
+        "cast(a as array<time>) is null",
+        "cast(a as int format 'x')",
+        "n := 1",
+        "(table t)",
+    ],
+)
+def test_what_spark_reads_in_another_way_is_refused(text: str) -> None:
+    with pytest.raises(FunctionError, match=r"without doubt|not allowed"):
+        spark_sql("filter", text)
 
 
 def test_units_of_time_and_variables_are_no_fields() -> None:
@@ -172,7 +200,7 @@ def test_every_allowed_function_is_sparks_own_and_of_one_row(spark: SparkSession
 
 SAME = r"""
 a COLLATE UTF8_LCASE = 'x'
-at > now() - interval 1 day and at < now() + INTERVAL '1 02:03:04' DAY TO SECOND
+at > now() - interval 1 day 12 hours and at < now() + INTERVAL '1 02:03:04' DAY TO SECOND
 extract(YEAR FROM at) = year(at) and dateadd(DAY, 1, at) > at
 a = 'x\dy\'z\n\\q'
 a like 'x\_%' or a rlike '^\\w+$'
@@ -192,6 +220,10 @@ n not in (1, 2)
 a <=> null
 a is distinct from 'x'
 n << 2 | 1 ^ 3 & ~n
+(n & 1) << 3 > 0 or n << 1 + 1 = 4 or n | (1 << 3) = n
+at between at - interval 1 hour 30 minutes and at
+cast(timestamp '2013-01-02 00:00:00' - interval 1 hour 30 minutes as string)
+a || n + 1
 n::string
 cast(n as decimal(10,2))
 try_cast(a as int)
@@ -235,3 +267,27 @@ def test_usual_expressions_are_taken_and_come_to_a_fixed_point() -> None:
     for text in SAME:
         said = spark_sql("filter", text)
         assert spark_sql("filter", said) == said
+
+
+@pytest.mark.slow
+def test_spark_gives_what_it_gives_for_the_text_that_was_written(spark: SparkSession) -> None:
+    rows = spark.sql(
+        "select 'x' as a, 9 as n, timestamp '2013-01-01 00:00:00' as at, array(1, 9) as xs, named_struct('k', 2) as s"
+        " union all select '3', 2, timestamp '2020-02-29 23:59:59', array(), null"
+    )
+    known = {"a", "n", "at", "xs", "s"}
+    texts = [text for text in SAME if set(fields_of_sql("filter", text)) <= known and "COLLATE" not in text]
+    assert len(texts) > 50
+    pairs = [(f"to_json(struct({text} as v))", f"to_json(struct({spark_sql('filter', text)} as v))") for text in texts]
+    # Texts that are no numbers are null then, and no row ends the test.
+    setting = "spark.sql.ansi.enabled"
+    before = str(spark.conf.get(setting))
+    spark.conf.set(setting, "false")
+    try:
+        found = rows.selectExpr(*(one for pair in pairs for one in pair)).collect()
+    finally:
+        spark.conf.set(setting, before)
+    for row in found:
+        values = list(row)
+        both = {text: (values[2 * at], values[2 * at + 1]) for at, text in enumerate(texts)}
+        assert {text: pair for text, pair in both.items() if pair[0] != pair[1]} == {}
