@@ -157,44 +157,46 @@ def _bucketed(node: nodes.WindowNode, frame: DataFrame, left_out: set[str]) -> D
 
 
 def hashable(name: str, kind: Any) -> Column:
-    """Return a key field as it is hashed: of several values, and of a map's entries, the set counts, whatever their order.
+    """Return a key field as it is hashed: of several values, and of a map's entries, at any depth, the set counts, not the order.
 
     As for `key_of`, -0.0 is 0.0: Spark's hash and `array_distinct` take them for one, a JSON text does not.
     """
-    if isinstance(kind, ArrayType):
-        return F.array_sort(F.array_distinct(column(name)))
-    if not isinstance(kind, MapType | StructType):
+    if not isinstance(kind, ArrayType | MapType | StructType):
         return column(name)
-    value = _without_signed_zeros(column(name), kind)
-    if isinstance(kind, MapType):
-        names = F.array_sort(F.map_keys(value))
-        return F.to_json(F.map_from_arrays(names, F.transform(names, lambda one: value[one])))
+    if isinstance(kind, ArrayType) and not _has(kind, MapType):
+        return F.array_sort(F.array_distinct(column(name)))
+    value = _alike(column(name), kind)
+    if isinstance(kind, ArrayType):
+        # Spark compares no maps. It would give `to_json` itself the place for options.
+        return F.array_sort(F.array_distinct(F.transform(value, lambda one: F.to_json(one))))  # noqa: PLW0108
     return F.to_json(value)
 
 
-def _without_signed_zeros(value: Column, kind: Any) -> Column:
-    """Return a value whose floats are 0.0 where they are -0.0; a value without floats as it is."""
+def _alike(value: Column, kind: Any) -> Column:
+    """Return a value whose floats are 0.0 where they are -0.0, and whose maps have their entries in order."""
     if isinstance(kind, FloatType | DoubleType):
         return value + F.lit(0.0).cast(kind)
-    if not _has_floats(kind):
+    if not _has(kind, FloatType, DoubleType, MapType):
         return value
     if isinstance(kind, ArrayType):
-        return F.transform(value, lambda one: _without_signed_zeros(one, kind.elementType))
+        return F.transform(value, lambda one: _alike(one, kind.elementType))
     if isinstance(kind, MapType):
-        # The names need nothing: Spark makes no map with -0.0 for a name.
-        return F.transform_values(value, lambda _, one: _without_signed_zeros(one, kind.valueType))
-    parts = [_without_signed_zeros(value.getField(own.name), own.dataType).alias(own.name) for own in kind.fields]
+        # The names need no more: Spark makes no map with -0.0 for a name. A file may hold one twice, which makes no map.
+        names = F.array_sort(F.array_distinct(F.map_keys(value)))
+        return F.map_from_arrays(names, F.transform(names, lambda one: _alike(value[one], kind.valueType)))
+    parts = [_alike(value.getField(own.name), own.dataType).alias(own.name) for own in kind.fields]
     return F.when(value.isNotNull(), F.struct(*parts))
 
 
-def _has_floats(kind: Any) -> bool:
+def _has(kind: Any, *kinds: type) -> bool:
+    """Return whether a type is one of some kinds, or has one within it; the names of maps do not count."""
+    if isinstance(kind, kinds):
+        return True
     if isinstance(kind, ArrayType):
-        return _has_floats(kind.elementType)
+        return _has(kind.elementType, *kinds)
     if isinstance(kind, MapType):
-        return _has_floats(kind.valueType)
-    if isinstance(kind, StructType):
-        return any(_has_floats(own.dataType) for own in kind.fields)
-    return isinstance(kind, FloatType | DoubleType)
+        return _has(kind.valueType, *kinds)
+    return isinstance(kind, StructType) and any(_has(own.dataType, *kinds) for own in kind.fields)
 
 
 class StreamContext:

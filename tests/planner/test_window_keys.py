@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -58,6 +62,61 @@ def test_both_zeros_are_in_one_bucket(spark: SparkSession, kind: str, keys: tupl
     assert len({row["hash"] for row in found[:-1] if row["n"] not in with_null}) == 1
     # What has no -0.0 stays in the bucket in which it has been.
     assert all(found[n]["hash"] == found[n]["former"] for n in (*with_null, -2, -1))
+
+
+X_Y, Y_X = "map('x', 1, 'y', 2)", "map('y', 2, 'x', 1)"
+IN_A_STRUCT, IN_A_MAP = "struct<m: map<string, int>>", "map<string, map<string, int>>"
+DEEP = "struct<a: array<struct<m: map<string, map<string, double>>>>>"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "keys", "others"),
+    [
+        (IN_A_STRUCT, (f"struct({X_Y})", f"struct({Y_X})"), ("struct(map('x', 2, 'y', 1))", "struct(null)")),
+        (IN_A_MAP, (f"map('a', {X_Y}, 'b', {X_Y})", f"map('b', {X_Y}, 'a', {Y_X})"), (f"map('a', {X_Y})", "map()")),
+        (
+            DEEP,
+            (
+                f"struct(array(struct(map('o', {X_Y}, 'p', map('z', 0D)))))",
+                f"struct(array(struct(map('p', map('z', -0D), 'o', {Y_X}))))",
+            ),
+            (f"struct(array(struct(map('o', {X_Y}))))", "struct(array(null))"),
+        ),
+    ],
+)
+def test_maps_within_a_key_are_one_bucket(
+    spark: SparkSession, kind: str, keys: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    all_keys = [*keys, *others, "null"]
+    rows = " union all ".join(f"select {n} as n, cast({one} as {kind}) as k" for n, one in enumerate(all_keys))
+    frame = spark.sql(rows)
+    hashed = F.hash(hashable("k", frame.schema["k"].dataType))
+    former = F.expr("hash(to_json(k))")
+    found = frame.select(hashed.alias("hash"), former.alias("former"), "n").orderBy("n").collect()
+    assert len({row["hash"] for row in found}) == len(all_keys) - 1
+    assert found[0]["hash"] == found[1]["hash"] != found[1]["former"]
+    # What has been in a bucket so far stays there: maps whose entries are in order.
+    assert all(row["hash"] == row["former"] for row in found if row["n"] != 1)
+
+
+@pytest.mark.slow
+def test_several_maps_are_one_bucket_whatever_their_order(spark: SparkSession) -> None:
+    keys = (f"array({X_Y}, map('z', 3))", f"array(map('z', 3), {Y_X}, {X_Y})", "array(map('z', 3))")
+    frame = spark.sql(" union all ".join(f"select {n} as n, {one} as k" for n, one in enumerate(keys)))
+    hashed = F.hash(hashable("k", frame.schema["k"].dataType))
+    found = [row["hash"] for row in frame.select(hashed.alias("hash"), "n").orderBy("n").collect()]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.slow
+def test_a_name_that_a_file_has_twice_in_a_map_fails_no_batch(spark: SparkSession, tmp_path: Path) -> None:
+    kind = pa.struct([("m", pa.map_(pa.string(), pa.int32()))])
+    twice = pa.table({"k": pa.array([{"m": [("x", 1), ("x", 1)]}, {"m": [("x", 1)]}], kind)})
+    pq.write_table(twice, tmp_path / "a.parquet")
+    frame = spark.read.parquet(str(tmp_path / "a.parquet"))
+    found = frame.select(F.hash(hashable("k", frame.schema["k"].dataType)).alias("hash")).collect()
+    assert found[0]["hash"] == found[1]["hash"]
 
 
 def test_results_may_have_nested_names_that_need_quotes(spark: SparkSession) -> None:

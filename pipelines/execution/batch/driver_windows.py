@@ -49,6 +49,7 @@ from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame, to_arrow
+from pipelines.state.texts import check_texts
 from pipelines.windows.array_kinds import OneByOne, wanted_columns, windows_of
 from pipelines.windows.arrays import WindowContent, conformed
 from pipelines.windows.bucket import NEVER
@@ -123,6 +124,22 @@ class _Stage:
     def rows(self, frame: DataFrame) -> DataFrame:
         """Return what goes into the windows."""
         return frame.select(*(SPARK.name(name) for name in self.taken))
+
+    @property
+    def where(self) -> str:
+        """Return what it is, and the user's line."""
+        return f"{self.node.label} (defined at {self.node.at})"
+
+    def checked(self, rows: pa.Table) -> pa.Table:
+        """Return rows that are to go into the windows.
+
+        In arrays a text is looked at when its window fires. Behind the batch that brought it, none could do without it.
+
+        Raises:
+            NotTextError: a text of theirs is none.
+        """
+        check_texts(self.where, rows)
+        return rows
 
 
 class DriverWindows:
@@ -429,14 +446,13 @@ class DriverWindows:
             given = before.clocks if before else {}
             clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
             clock = clock_of(clocks, self._group.sources.origins)
-            pieces = taken.pieces(NEVER if clock is None else clock)
+            pieces = ((first.checked(rows), end) for rows, end in taken.pieces(NEVER if clock is None else clock))
             try:
                 results, state = self._states.run(
                     batch.txid, batch.attempt, self._state_of(before), pieces, partial(self._between, run, {})
                 )
             except WindowFailure as failure:
-                node = self._stages[failure.number].node
-                where = f"{node.label} (defined at {node.at})"
+                where = self._stages[failure.number].where
                 raise BatchError(f"{where} failed: {reason_of(failure.error)}") from failure.error
         self.rows = self._states.rows(state)
         return Windowed(Named(batch.txid, state, clocks), self._frames(results))
@@ -446,7 +462,7 @@ class DriverWindows:
         stage = self._stages[number + 1]
         given[self._stages[number].node.id] = arrow_frame(self._group.spark, results)
         parent = stage.node.parents[0]
-        return to_arrow(stage.rows(run.frames([parent], {}, given)[parent]))
+        return stage.checked(to_arrow(stage.rows(run.frames([parent], {}, given)[parent])))
 
     def _frames(self, results: Iterable[pa.Table]) -> dict[int, DataFrame]:
         return {
