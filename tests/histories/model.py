@@ -182,6 +182,9 @@ class Group:
     gone: set[str] = field(default_factory=set)
     """The files that retention has taken: whoever reads a batch again passes over them."""
     epoch: int = 0
+    life: int = 0
+    """Of the checkpoint: another one each time it begins afresh, also where no table knows the epoch before."""
+    lives: int = 0
     first: int = 0
     planned: list[tuple[str, ...]] = field(default_factory=list)
     finished: int = 0
@@ -346,6 +349,8 @@ class Model:
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
         group.replayed = set()
+        group.lives += 1
+        group.life = group.lives
 
     def refuses(self, group: Group) -> bool:
         """Whether a start of the stream, as it is now, is refused."""
