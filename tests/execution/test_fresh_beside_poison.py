@@ -13,7 +13,10 @@ from pipelines import Lake, Runtime
 from pipelines.errors import FreshCheckpointError, PoisonBatchError
 from pipelines.maintenance import compact
 from pipelines.places.location import on_disk
-from tests.execution.test_replay_quarantine import Shop, refusing
+from pipelines.quality import fail
+from pipelines.sources import JsonFiles
+from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+from tests.execution.test_replay_quarantine import SCHEMA, Shop, failing, refusing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -103,3 +106,58 @@ def test_states_that_hold_rows_of_a_replay_alone_are_held(shop: Shop, part: str)
     lose(shop, part)
     with pytest.raises(FreshCheckpointError, match="holds batches up to txid 0"):
         shop.runtime.catch_up(refusing(shop, 9))
+
+
+class _Killed(BaseException):
+    """Stands for a process that dies."""
+
+
+def opaque(shop: Shop, most: int) -> TridentTopology:
+    topology = TridentTopology("shop")
+    stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA), slice_by="day")
+    stream = stream.gate(fail("column_values_to_be_between", column="n", max_value=most), name="high")
+    stream.partition_persist(DeltaState("rows", "opaque"), ["k", "n", "at"])
+    stream.group_by("k").persistent_aggregate(DeltaState("by_k", "opaque"), [Count("many"), Sum("n", "total")])
+    return topology
+
+
+def test_rows_that_a_replay_has_put_back_outlive_a_batch_that_comes_again(shop: Shop) -> None:
+    """They keep the txid of the batch that was left out; no batch of the next life takes it, and their place."""
+    shop.put(("a", 7, "d1"), raw=["{"])
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(opaque(shop, 3))
+    shop.runtime.skip(opaque(shop, 3), 0)
+    assert [one.landed for one in shop.replay(opaque(shop, 9))] == [1]
+    for file in shop.folder.iterdir():
+        file.unlink()
+    lose(shop)
+    shop.put(("b", 2, "d2"), raw=["["])
+
+    def die(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "quarantine"):
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[die]).catch_up(opaque(shop, 9), on_fresh_checkpoint="continue")
+    txids = [one.txid for one in shop.runtime.catch_up(opaque(shop, 9)).batches]
+    assert shop.refused == [("source", "malformed", "["), ("source", "malformed", "{")]
+    assert (shop.rows, txids) == (Counter({("a", 7): 1, ("b", 2): 1}), [1])
+
+
+@pytest.mark.parametrize("then", ["continue", "reset"])
+def test_a_quarantine_that_holds_what_replays_have_put_back_is_held(shop: Shop, then: str) -> None:
+    """Read again without a word, these rows would be there twice."""
+    shop.put(("a", 1, "d1"), raw=["{"])
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(failing(shop, 9, fails=3))
+    shop.runtime.skip(failing(shop, 9, fails=3), 0)
+    shop.runtime.catch_up(failing(shop, 9, fails=3))
+    assert [one.landed for one in shop.replay(failing(shop, 0, fails=0))] == [0]
+    put_back = [("high", "most", 1), ("source", "malformed", "{")]
+    assert shop.refused == put_back
+    lose(shop)
+    with pytest.raises(FreshCheckpointError, match="holds rows that a replay of quarantine has put in"):
+        shop.runtime.catch_up(failing(shop, 0, fails=0))
+    assert shop.refused == put_back
+    shop.runtime.catch_up(failing(shop, 0, fails=0), on_fresh_checkpoint=then)
+    assert shop.refused == sorted(put_back * (2 if then == "continue" else 1))

@@ -49,10 +49,16 @@ def fresh(play: Play, group: int = 0, then: str = "refuse") -> None:
 
 
 def _restored(group: Group, said: Group) -> None:
-    for name in ("epoch", "first", "finished"):
+    for name in ("epoch", "life", "first", "finished"):
         setattr(group, name, getattr(said, name))
     group.planned, group.poison, group.skipped = list(said.planned), set(said.poison), set(said.skipped)
     group.known, group.lost = set(said.known), set(said.lost)
+
+
+def _of_another_life(play: Play, found: Group, said: Group) -> bool:
+    """Whether a copy of the checkpoint is of another life than what a state holds: by the plan of its last batch it is known."""
+    held = any(epoch == found.epoch for sink in play.model.sinks(found) for epoch, _ in sink.txids)
+    return said.life != found.life and held
 
 
 def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
@@ -63,9 +69,8 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
     if len(copies) <= back or found.fresh:
         return
     path, (said, _) = copies[-1 - back]
-    must = said.epoch != found.epoch or any(
-        sink.last >= said.first + len(said.planned) for sink in play.model.sinks(found)
-    )
+    must = said.epoch != found.epoch or _of_another_life(play, found, said)
+    must = must or any(sink.last >= said.first + len(said.planned) for sink in play.model.sinks(found))
     if not must and found.reads_gone(said):
         # Only what its stream has finished may leave a source: this copy would begin it once more.
         return
@@ -75,20 +80,22 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
 def older_spark(play: Play, group: int = 0, back: int = 1) -> None:
     """Spark's part of the checkpoint is an older copy, or a loss of power took its last plans; the engine's files are newer.
 
-    Refused if a batch whose plan is gone was closed, is in a state, or has got there by a replay. Else the batches of lost plans
-    come again with what the source has then, whether they failed or were left out.
+    Refused if a batch whose plan is gone was closed, is in a state, or has got there by a replay, and if the copy is of another
+    life than what a state holds. Else the batches of lost plans come again with what the source has then, whether they failed or
+    were left out.
     """
     found = play.group(group)
     copies = play.copies.get(f"checkpoint {found.name}", Copies()).kept
     if len(copies) <= back or found.fresh or found.window:
         return
     path, (said, _) = copies[-1 - back]
-    if said.epoch != found.epoch:
+    if said.life != found.life and not _of_another_life(play, found, said):
+        # Which batches come then is the other life's to say.
         return
     planned = said.first + len(said.planned)
     closed = {found.first + number for number in range(found.finished)} - found.skipped
     held = {sink.last for sink in play.model.sinks(found)}
-    must = any(txid >= planned for txid in closed | held | found.replayed)
+    must = _of_another_life(play, found, said) or any(txid >= planned for txid in closed | held | found.replayed)
     if not must and found.reads_gone(said):
         return
 

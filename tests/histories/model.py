@@ -182,6 +182,9 @@ class Group:
     gone: set[str] = field(default_factory=set)
     """The files that retention has taken: whoever reads a batch again passes over them."""
     epoch: int = 0
+    life: int = 0
+    """Of the checkpoint: another one each time it begins afresh, also where no table knows the epoch before."""
+    lives: int = 0
     first: int = 0
     planned: list[tuple[str, ...]] = field(default_factory=list)
     finished: int = 0
@@ -331,7 +334,9 @@ class Model:
         refused = {epoch: txid for (name, epoch), txid in self.quarantined.items() if name == group.name}
         number = max((*(sink.epochs for sink in sinks), *refused), default=0) + 1
         held = max((*(sink.last for sink in sinks), *refused.values()), default=-1)
-        begun = held >= 0 or any(sink.landed for sink in sinks)
+        mine = (one for one in self.refused if one.group == group.name)
+        put_back = {one.txid for one in mine if one.stage != "batch" and one.txid != BACKFILLED}
+        begun = held >= 0 or bool(put_back) or any(sink.landed for sink in sinks)
         if begun and on_fresh == "refuse":
             raise Refusal("FreshCheckpointError")
         if begun and on_fresh == "reset":
@@ -342,10 +347,12 @@ class Model:
             for txid in self._kept(group):
                 self._forget(group, txid, also_gone=on_fresh == "reset")
         else:
-            held = max(held, *self._kept(group), -1)
+            held = max(held, *self._kept(group), *put_back, -1)
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
         group.replayed = set()
+        group.lives += 1
+        group.life = group.lives
 
     def refuses(self, group: Group) -> bool:
         """Whether a start of the stream, as it is now, is refused."""

@@ -95,9 +95,11 @@ def poison_rows(own: str, txid: int | None = None, *, alone: bool = False) -> st
     return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])}{of_batch}{comes}"
 
 
-def refused_rows(own: str, txid: int) -> str:
-    """Return what gates and the source's format have rejected of a batch, among the rows of its batch group."""
-    return f"{own} AND {TXID} = {txid} AND (stage IS NULL OR stage <> {_texts([BATCH])})"
+def refused_rows(own: str, txid: int | None = None) -> str:
+    """Return what gates and the source's format have rejected of a batch (None: of any), among the rows of its batch group."""
+    # Those of backfills have the txid -1.
+    of_batch = f"{TXID} >= 0" if txid is None else f"{TXID} = {txid}"
+    return f"{own} AND {of_batch} AND (stage IS NULL OR stage <> {_texts([BATCH])})"
 
 
 def _texts(some: Iterable[str]) -> str:

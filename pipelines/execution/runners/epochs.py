@@ -9,7 +9,7 @@ from pipelines.errors import ChangedGateError, ChannelReadersError, FreshCheckpo
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
-from pipelines.execution.batch.quarantine import table_columns
+from pipelines.execution.batch.quarantine import refused_rows, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import CONTINUE, RESET, Checkpoint, Epoch
 from pipelines.execution.protocol.coordinator import AttemptStore, BatchState
@@ -17,6 +17,7 @@ from pipelines.execution.protocol.groups import readers_of
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.quarantine import NAME
 from pipelines.state.record import BATCH, POISON, BatchRecord, CommitRecord
+from pipelines.state.schema import TXID
 from pipelines.state.turns import stream_id
 
 if TYPE_CHECKING:
@@ -82,17 +83,18 @@ class Epochs:
             # It may outlive the states, and a batch whose txid it knows in an epoch would leave no rows there.
             quarantine = self._group.quarantine.table
             commits += [(quarantine.name, commit) for commit in quarantine.commits.batches() if self._is_own(commit)]
-        number = self._free_epoch()
-        if not commits and on_fresh == RESET:
+        number, refused = self._free_epoch(), self._refused_before()
+        # What replays have put back would be there twice, if the source were read again without a word.
+        is_held = bool(commits) or (bool(refused) and not self._checkpoint.starts_over)
+        if not is_held and on_fresh == RESET:
             self._checkpoint.still_held()
             (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             self._poison.forget_all()
             return self._begun(Epoch(number, 0))
-        if not commits or on_fresh == CONTINUE:
+        if not is_held or on_fresh == CONTINUE:
             # A batch under a txid that quarantine knows would replace rows there, or release them.
-            held = {commit.txid or 0 for _, commit in commits} | self._kept_before(is_held=bool(commits))
-            return self._begun(Epoch(number, max(held, default=-1) + 1))
-        name, last = max(commits, key=lambda pair: pair[1].txid or 0)
+            held = {commit.txid or 0 for _, commit in commits} | self._kept_before(is_held=is_held)
+            return self._begun(Epoch(number, max(held | refused, default=-1) + 1))
         if on_fresh == RESET:
             self._refuse_readers()
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
@@ -106,7 +108,21 @@ class Epochs:
                     record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
                     target.writer.reset(record, stream_id(record.flow, target.name, number))
             return self._begun(Epoch(number, 0))
-        raise FreshCheckpointError(self._group.topology.name, name, last.txid or 0, last.epoch or 0)
+        of_replays = self._group.quarantine.table.name, -1, 0
+        held_by = [(name, commit.txid or 0, commit.epoch or 0) for name, commit in commits] or [of_replays]
+        raise FreshCheckpointError(self._group.topology.name, *max(held_by, key=lambda held: held[1]))
+
+    def _refused_before(self) -> set[int]:
+        """Return the txids of former lives under which quarantine holds what gates and the source's format have rejected.
+
+        Of a batch that was left out it is a replay that has put it back there, and no commit names that txid.
+        """
+        writer = self._group.quarantine
+        if not writer.table.exists():
+            return set()
+        writer.prepare(table_columns())
+        rows = writer.table.stored(refused_rows(self._group.rejected), f"DISTINCT {TXID}")
+        return set(rows[TXID].to_pylist())
 
     def _kept_before(self, *, is_held: bool) -> set[int]:
         """Return the poison batches of former lives whose rows quarantine keeps; those whose rows come again give them back.
