@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties, write_deltalake
@@ -54,6 +55,34 @@ def clustered_by(table: DeltaTable) -> tuple[str, ...]:
     return tuple(json.loads(table.metadata().configuration.get(CLUSTERED, "[]")))
 
 
+def version_of(table: StateTable, record: BatchRecord, since: int) -> int | None:
+    """Return the version of the commit that a record names, behind another; None if it is not in the log."""
+    assert record.commit is not None
+    later = (commit for commit in reversed(table.history()) if commit.version > since and commit.record is not None)
+    return next((commit.version for commit in later if commit.record and commit.record.commit == record.commit), None)
+
+
+@contextmanager
+def known_by_name(table: StateTable, opened: DeltaTable, record: BatchRecord) -> Iterator[None]:
+    """Take a commit for made that Delta refuses though it is in the log.
+
+    A store has kept it, and its answer was lost: asked again, it says that there is such a version, which Delta then takes for
+    that of another process.
+
+    Args:
+        opened: the version that the commit starts from; it is brought to that of the commit.
+        record: of the commit, with a name of its own.
+    """
+    since = opened.version()
+    try:
+        yield
+    except CommitFailedError:
+        version = version_of(table, record, since)
+        if version is None:
+            raise
+        opened.load_as_version(version)
+
+
 def delete_rows(table: StateTable, opened: DeltaTable, where: str, record: BatchRecord) -> int:
     """Delete the rows that a condition names, if there are any. Return how many there were.
 
@@ -63,8 +92,10 @@ def delete_rows(table: StateTable, opened: DeltaTable, where: str, record: Batch
     """
     rows = table.count(where)
     if rows:
+        record = record.with_commit_name()
         said: Any = {"commit_properties": properties(record, of_rewrite(opened)), "post_commithook_properties": HOOKS}
-        opened.delete(where, **said)
+        with known_by_name(table, opened, record):
+            opened.delete(where, **said)
     return rows
 
 
@@ -98,16 +129,18 @@ class TableKeeper:
         Returns the version. Refused by Delta (CommitFailedError) if a later commit touched what `where` names, or is no batch:
         the rows may be made of more than they replace.
         """
-        write_deltalake(
-            table,
-            rows,
-            mode="overwrite",
-            predicate=where,
-            target_file_size=file_bytes,
-            writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
-            commit_properties=properties(record.model_copy(update={"rows": rows.num_rows}), of_rewrite(table)),
-            post_commithook_properties=HOOKS,
-        )
+        record = record.model_copy(update={"rows": rows.num_rows}).with_commit_name()
+        with known_by_name(self.table, table, record):
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                predicate=where,
+                target_file_size=file_bytes,
+                writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
+                commit_properties=properties(record, of_rewrite(table)),
+                post_commithook_properties=HOOKS,
+            )
         return table.version()
 
     def rewrite_spark(
@@ -120,7 +153,7 @@ class TableKeeper:
             same_rows: whether rows only move between files, so that a stream of the table reads nothing again.
         """
         check_no_sql(self.table.opened(), self.table.name)
-        record = record.model_copy(update={"commit": uuid4().hex})
+        record = record.with_commit_name()
         ((app_id, number),) = of_rewrite(table).items()
         (
             frame.write.format("delta")
@@ -132,20 +165,11 @@ class TableKeeper:
             .option("txnVersion", number)
             .save(str(self.table.path))
         )
-        version = self._version_of(record, table.version())
+        version = version_of(self.table, record, table.version())
         if version is None:
             # Behind another rewrite Spark has left it out.
             raise CommitFailedError(f"{self.table.name} was rewritten behind version {table.version()}")
         return version
-
-    def _version_of(self, record: BatchRecord, since: int) -> int | None:
-        """Return the version of a commit by Spark, behind another; None if it is not in the log."""
-        later = (
-            commit for commit in reversed(self.table.history()) if commit.version > since and commit.record is not None
-        )
-        return next(
-            (commit.version for commit in later if commit.record and commit.record.commit == record.commit), None
-        )
 
     def _note(self, table: DeltaTable, record: BatchRecord, carried: Transactions) -> None:
         """Commit no rows, for the record and the transaction ids."""
@@ -169,8 +193,11 @@ class TableKeeper:
         """
         if record.claims or record.claims_of:
             # delta-rs gives an OPTIMIZE no transaction id: a commit that has one says what may be out of date.
-            self._note(table, record, of_rewrite(table))
+            record = record.with_commit_name()
+            with known_by_name(self.table, table, record):
+                self._note(table, record, of_rewrite(table))
             record = record.model_copy(update={"claims": None, "claims_of": None})
+        record = record.with_commit_name()
         given: dict[str, Any] = {
             "partition_filters": None
             if generations is None
@@ -181,10 +208,11 @@ class TableKeeper:
             "post_commithook_properties": HOOKS,
         }
         by = clustered_by(table) if by is None else by
-        if by:
-            table.optimize.z_order(list(by), **given)
-        else:
-            table.optimize.compact(**given)
+        with known_by_name(self.table, table, record):
+            if by:
+                table.optimize.z_order(list(by), **given)
+            else:
+                table.optimize.compact(**given)
 
     def cluster_by(self, columns: tuple[str, ...]) -> None:
         """Say by which columns the table's files are to be sorted when they are rewritten; none: as its layout has it."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
@@ -68,7 +69,7 @@ class BatchRecord(BaseModel):
         claims_of: for `compaction` of quarantine: all claims still alive, by batch group and slice.
         bounds: of a log state: by sum the greatest absolute value that the total of any key may have (`pipelines.state.sums`).
         states: for `poison`: by name the version of each state that its rows are behind; null in those of earlier releases.
-        commit: of a commit by Spark: a name of its own, by which its writer finds it in the log.
+        commit: a name of its own, by which its writer finds it in the log; null in those by delta-rs of earlier releases.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
 
@@ -101,6 +102,10 @@ class BatchRecord(BaseModel):
     bounds: dict[str, int] | None = None
     states: dict[str, int] | None = None
     commit: str | None = None
+
+    def with_commit_name(self) -> BatchRecord:
+        """Return the record of one more commit, with a name of its own."""
+        return self.model_copy(update={"commit": uuid4().hex})
 
     def dump(self) -> str:
         return self.model_dump_json(exclude_none=True)

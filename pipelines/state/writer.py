@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +25,7 @@ from pipelines.state.commits import HOOKS, properties
 from pipelines.state.far_times import dates_named
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
-from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper, check_no_sql
+from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper, check_no_sql, version_of
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.open_table import OpenTable
 from pipelines.state.record import BATCH, EPOCH, FORGOTTEN, RESET, BatchRecord, generation
@@ -275,10 +274,10 @@ class StateWriter(TableKeeper):
             nonlocal version
             wanted = rows.select(*(f"`{name}`" for name in names))
             files = written_by_spark(wanted, table, generation(record.txid))
-            said = record.model_copy(update={"rows": rows_of(files), "commit": uuid4().hex})
+            said = record.model_copy(update={"rows": rows_of(files)}).with_commit_name()
             check_age(files, table, self.table.name, f"batch {record.txid}")
-            version = self._commit(lambda t, carried: commit_files(t, files, properties(said, carried)), judge)
-            version = self._version_of(said, -1) or version
+            version = self._commit(lambda t, carried: commit_files(t, files, properties(said, carried)), said, judge)
+            version = version_of(self.table, said, -1) or version
 
         self._save_fitting(save, _whole(frame, record.txid), record, {})
         return version
@@ -322,7 +321,7 @@ class StateWriter(TableKeeper):
 
     def _merge_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
         check_texts(self.table.name, rows)
-        record = record.model_copy(update={"rows": rows.num_rows})
+        record = record.model_copy(update={"rows": rows.num_rows}).with_commit_name()
 
         def merge(table: DeltaTable, carried: Transactions) -> None:
             before = table.version()
@@ -333,7 +332,7 @@ class StateWriter(TableKeeper):
                 # A MERGE that changes nothing is no commit to delta-rs; the batch is to be known all the same.
                 self._note(table, record, carried)
 
-        return self._commit(merge, judge)
+        return self._commit(merge, record, judge)
 
     def _merge_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
         """Merge a frame by Spark's MERGE INTO.
@@ -449,7 +448,7 @@ class StateWriter(TableKeeper):
             app_id: the transaction id of the stream that is to begin.
             among: quarantine only: empty it of these rows, those of `record.group`.
         """
-        record = record.model_copy(update={"kind": RESET})
+        record = record.model_copy(update={"kind": RESET}).with_commit_name()
 
         def empty(table: DeltaTable, carried: Transactions) -> None:
             before = table.version()
@@ -457,7 +456,7 @@ class StateWriter(TableKeeper):
             if table.version() == before:
                 self._note(table, record, carried)
 
-        return self._commit(empty, self._judge(record, app_id), _TRIES if among else 1)
+        return self._commit(empty, record, self._judge(record, app_id), _TRIES if among else 1)
 
     def replace_rows(
         self, rows: pa.Table, record: BatchRecord, where: str, *, seen: int | None = None, app_id: str | None = None
@@ -475,10 +474,10 @@ class StateWriter(TableKeeper):
     def forget_rows(self, txid: int, where: str, group: str, seen: int | None = None) -> None:
         """Remove the rows of a txid that a condition names, if there are any. Quarantine only."""
         if self.table.count(where):
-            record = BatchRecord(kind=FORGOTTEN, flow=self.declared.flow, txid=txid, group=group)
+            record = BatchRecord(kind=FORGOTTEN, flow=self.declared.flow, txid=txid, group=group).with_commit_name()
             given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
             judge = self._judge(record, None, seen=seen)
-            self._commit(lambda table, carried: table.delete(where, **given), judge, _TRIES)
+            self._commit(lambda table, carried: table.delete(where, **given), record, judge, _TRIES)
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -496,10 +495,14 @@ class StateWriter(TableKeeper):
 
         return judge
 
-    def _commit(self, commit: Callable[[DeltaTable, Transactions], object], judge: _Judge, tries: int = 1) -> int:
+    def _commit(
+        self, commit: Callable[[DeltaTable, Transactions], object], record: BatchRecord, judge: _Judge, tries: int = 1
+    ) -> int:
         """Commit by delta-rs: what is judged is the table that commits. Returns the version.
 
         Args:
+            record: of the commit, with a name of its own: a store that has kept it and whose answer was lost says, asked again,
+                that there is such a version, which delta-rs then takes for that of another process.
             tries: more than one where others' commits, of other rows, may come between: quarantine is shared.
 
         Raises:
@@ -516,13 +519,16 @@ class StateWriter(TableKeeper):
             self._open.close()
             if not isinstance(error, CommitFailedError):
                 raise
+            own = version_of(self.table, record, before)
+            if own is not None:
+                return own
             now = DeltaTable(str(self.table.path))
             judge(now)
             if any(now.transaction_version(name) != version for name, version in known.items()):
                 seen = f"another process has committed version {now.version()} meanwhile"
                 raise LateWriterError(self.table.name, "a commit", seen) from error
             if tries > 1:
-                return self._commit(commit, judge, tries - 1)
+                return self._commit(commit, record, judge, tries - 1)
             raise
         return table.version()
 
@@ -538,16 +544,18 @@ class StateWriter(TableKeeper):
         since, carried = table.version(), judge(table)
         if len(carried) > 1 and record.epoch > 1:
             # Spark's commit carries the first id alone: those of the epochs before go ahead.
-            begins = BatchRecord(kind=EPOCH, flow=record.flow, epoch=record.epoch)
-            self._commit(lambda t, of: self._note(t, begins, of), lambda t: dict([*judge(t).items()][1:]))
-        record = record.model_copy(update={"commit": uuid4().hex})
+            begins = BatchRecord(kind=EPOCH, flow=record.flow, epoch=record.epoch).with_commit_name()
+            self._commit(lambda t, of: self._note(t, begins, of), begins, lambda t: dict([*judge(t).items()][1:]))
+        record = record.with_commit_name()
         try:
             commit(record, carried)
         except PySparkException:
-            if self._version_of(record, since) is None:
+            version = version_of(self.table, record, since)
+            if version is None:
                 judge(DeltaTable(str(self.table.path)))
-            raise
-        version = self._version_of(record, since)
+                raise
+        else:
+            version = version_of(self.table, record, since)
         if version is None:
             judge(DeltaTable(str(self.table.path)))
             raise LateWriterError(self.table.name, f"batch {record.txid}", "Delta has left it out")
@@ -562,6 +570,8 @@ class StateWriter(TableKeeper):
         tries: int = 1,
         room: Room | None = None,
     ) -> int:
+        record = record.with_commit_name()
+
         def write(table: DeltaTable, carried: Transactions) -> None:
             given = rows(table)
             check_texts(self.table.name, given)
@@ -580,7 +590,7 @@ class StateWriter(TableKeeper):
                     post_commithook_properties=HOOKS,
                 )
 
-        return self._commit(write, judge, tries)
+        return self._commit(write, record, judge, tries)
 
     def _complete(
         self, table: DeltaTable, rows: pa.Table, txid: int, since: int, *, own_txids: bool = False

@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelines.errors import LockedError
-from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord
 from pipelines.places import lease
 from pipelines.places.lease import FileLease, LeaseLostError, held
@@ -222,6 +223,34 @@ def test_a_late_run_does_not_write_over_the_attempts_of_the_next(file: Location)
     with pytest.raises(LeaseLostError, match="another process has written it"):
         late.put("in/1", 1, first)
     assert set(StoredAttempts(file, "f").get("in/1")) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("earlier", ["none", "of the epoch before", "forgotten before it was cut off"])
+def test_a_late_begin_takes_no_attempts_of_the_next_run_away(
+    file: Location, monkeypatch: pytest.MonkeyPatch, earlier: str
+) -> None:
+    """The store takes epoch.json after the lease has ended, and another run has begun the same epoch meanwhile."""
+    folder, put, first, epoch = file.parent / "checkpoint", type(file.store).put, AttemptRecord(0), Epoch(2, 8)
+    late, now = Checkpoint("f", folder), Checkpoint("f", folder)
+    if earlier != "none":
+        late.attempts().put("in/1", 7, first)
+    if earlier == "forgotten before it was cut off":
+        late.begin(epoch)
+
+    def waits(store: FileStore, key: str, data: bytes) -> str:
+        monkeypatch.undo()
+        now.begin(epoch)
+        attempts.append(now.attempts())
+        attempts[0].put("in/2", 8, first)
+        return put(store, key, data)
+
+    attempts: list[StoredAttempts] = []
+    monkeypatch.setattr(type(file.store), "put", waits)
+    with nullcontext() if earlier == "none" else pytest.raises(LeaseLostError, match="another process has written it"):
+        late.begin(epoch)
+    attempts[0].put("in/2", 9, first)
+    assert set(now.attempts().get("in/2")) == {8, 9}
+    assert not now.attempts().get("in/1")
 
 
 @pytest.mark.parametrize("on_a_store", [True, False])

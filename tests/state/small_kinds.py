@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from pipelines.places.location import Place
 from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.state.lake import Lake
 from pipelines.state.reading import Reader
@@ -42,7 +42,7 @@ def declared(layout: str, kind: str, columns: StructType = COLUMNS, **more: Any)
 class SmallTable:
     """A table of words and numbers. The same folder twice is the same table."""
 
-    def __init__(self, root: Path, layout: str, kind: str, columns: StructType = COLUMNS, **more: Any) -> None:
+    def __init__(self, root: Place, layout: str, kind: str, columns: StructType = COLUMNS, **more: Any) -> None:
         lake = Lake(lake_place(root))
         self.writer = StateWriter(
             lake.table(lake.state_path("counts"), "counts"), declared(layout, kind, columns, **more)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError
@@ -169,6 +170,27 @@ def like_spark(writer: StateWriter, frame: Frame, record: BatchRecord, judge: An
         write_deltalake(table, rows, mode="append", commit_properties=properties(record, dict([*carried.items()][:1])))
 
     return writer._commit_spark(save, record, judge)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_commit_by_spark_that_is_in_the_log_was_made_whatever_spark_says(tmp_path: Path, kind: str) -> None:
+    state = SmallTable(tmp_path, LOG, kind)
+    state.commit(0, ("a", 1))
+    frame: Any = Frame(pa.Table.from_pylist([{"word": "a", "n": 9}], schema=ARROW))
+
+    class Writer(StateWriter):
+        def _commit_spark(self, commit: Any, record: BatchRecord, judge: Any) -> int:
+            def fails_behind(record: BatchRecord, carried: dict[str, int]) -> None:
+                commit(record, carried)
+                raise PySparkException("its answer was lost")
+
+            return super()._commit_spark(fails_behind, record, judge)
+
+        _append_spark = like_spark  # type: ignore[assignment]
+
+    writer = Writer(state.table, state.writer.declared)
+    assert writer.commit_batch(frame, record(1), app_id(), known=False) == state.table.version() == 2
+    assert state.held() == [("a", 10)]
 
 
 @pytest.mark.parametrize("when", OVERTAKEN)

@@ -86,7 +86,13 @@ class Checkpoint:
 
         Args:
             same_tables: what was noted of the tables still holds, for Spark's part goes on.
+
+        Raises:
+            LeaseLostError: another process has the checkpoint.
         """
+        attempts = self.folder / "attempts.json"
+        # Before it is seen that the lease is held: behind that a put may take longer than a lease lasts.
+        tag = attempts.store.tag(attempts.key) if isinstance(attempts, Location) else None
         self.still_held()
         if not same_tables:
             (self.folder / TABLES).unlink(missing_ok=True)
@@ -95,7 +101,11 @@ class Checkpoint:
             # First: cut off before its first batch, wherever, it is to begin anew once more.
             self._write_start(begun=epoch.number)
         self.write("epoch.json", asdict(epoch))
-        (self.folder / "attempts.json").unlink(missing_ok=True)
+        if not isinstance(attempts, Location):
+            attempts.unlink(missing_ok=True)
+        elif tag is not None and attempts.store.compare_and_swap(attempts.key, b"{}", tag) is None:
+            # Not deleted: they may be those of the run that has begun the epoch meanwhile.
+            raise LeaseLostError(self.flow, str(attempts), "another process has written it")
         return epoch
 
     @property

@@ -166,13 +166,17 @@ class Replayer:
             record = self._record(self._next_number(work), going, work, verdict, seen)
             order = Order(going, record, verdict.counted, seen)
             report = work.run(order, lambda: self._note(work), lambda: self._begin(record, going))
+            self._still_held()
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
 
     def _begin(self, record: Record, lot: Lot) -> None:
+        self._still_held()
+        self._records.begin(record, lot.rows)
+
+    def _still_held(self) -> None:
         for checkpoint in self._held:
             checkpoint.still_held()
-        self._records.begin(record, lot.rows)
 
     def _note(self, work: Work) -> None:
         """Note how far the tables have come: older copies of the states lack rows that are about to be in them alone.
@@ -214,6 +218,7 @@ class Replayer:
             except ReadPointError:
                 # What a committed state held before is gone, and with it what would be rejected of its rows.
                 return self._given_up(record, lot, work)
+            self._still_held()
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report)
 
@@ -242,6 +247,7 @@ class Replayer:
             report = self._report(lot, report, dict.fromkeys(lot.rows[NUMBER].to_pylist(), why))
         else:
             why = None
+        self._still_held()
         self._records.finish(record, report.landed, {}, why)
         return report
 
