@@ -169,7 +169,8 @@ class FileSource(StoredSource):
             MissingPathError, SourceError
         """
         folder = place_of(self.path)
-        if not folder.is_dir():
+        # A folder of a bucket in which there are empty folders alone is there, too.
+        if not folder.is_dir() and not (isinstance(folder, Location) and any(map(str, folder.iterdir()))):
             raise MissingPathError(name, self.path)
         self.check_place(name)
         # A listing of a store has files alone.
