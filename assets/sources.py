@@ -19,6 +19,7 @@ from pipelines.graph.fields import parse_ddl
 from pipelines.places.location import Location, Place
 from pipelines.places.store import Entry
 from pipelines.sources.base import place_of
+from pipelines.sources.files import passed_over
 
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Moved away in this moment, or a link that leads nowhere."""
@@ -43,8 +44,8 @@ class Arrived:
 
 
 def arrived(folder: Place) -> Arrived:
-    """Look at a folder as a file source does: no names that begin with `_` or `.`; a missing folder is an empty one."""
-    files = sorted((entry for entry in _listed(folder) if _name(entry)[0] not in "._"), key=lambda entry: entry.key)
+    """Look at a folder as a file source does, at any depth: no names that Spark passes over; a missing folder is an empty one."""
+    files = sorted((entry for entry in _listed(folder) if not passed_over(_name(entry))), key=lambda entry: entry.key)
     digest = hashlib.sha256()
     for entry in files:
         digest.update(f"{entry.key}\0{entry.size}\0{entry.version}\n".encode(errors="surrogateescape"))

@@ -31,6 +31,7 @@ T = TypeVar("T")
 _WRITER = "tridelta-writer"
 """Metadata of each conditional put: an answer may be lost and the put tried again, which then meets itself."""
 _PROBE = ".tridelta-clock"
+_MOST_EMPTY = 100_000
 _NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist")
 UNREAD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 """Keys that a store takes, and obstore does not read: with a control character, or a part that is empty, `.` or `..`."""
@@ -49,6 +50,8 @@ class BucketStore(FileStore):
         patience: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=60)}
         self._s3 = S3Store(bucket, retry_config=patience)
         self._is_there = False
+        self._empty: dict[tuple[str, float], bool] = {}
+        """Whether an empty object is a file, by key and time: asked once, for the same folder is listed again and again."""
 
     def read(self, key: str) -> Stored:
         answer = self._asked_of_store(key, lambda: obstore.get(self._s3, key))
@@ -118,11 +121,24 @@ class BucketStore(FileStore):
         held: Entry | None = None
         for entry in self._listed(folder):
             # Hadoop puts an empty object for each folder that it makes, ahead of what is in it.
-            if held is not None and (held.size or not entry.key.startswith(f"{held.key}/")):
+            if held is not None and (held.size or not entry.key.startswith(f"{held.key}/")) and self._is_file(held):
                 yield held
             held = entry
-        if held is not None:
+        if held is not None and self._is_file(held):
             yield held
+
+    def _is_file(self, entry: Entry) -> bool:
+        """Return whether what was listed is a file. obstore leaves out the slash that tells a folder's empty object from one."""
+        if entry.size:
+            return True
+        named = entry.key, entry.modified
+        known = self._empty.get(named)
+        if known is None:
+            if len(self._empty) >= _MOST_EMPTY:
+                self._empty.clear()
+            # A folder's has none of this name, without the slash.
+            known = self._empty[named] = self.size(entry.key) is not None
+        return known
 
     def _listed(self, folder: str) -> Iterator[Entry]:
         parts = iter(self._asked_of_store(folder, lambda: obstore.list(self._s3, f"{folder}/" if folder else None)))

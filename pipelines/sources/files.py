@@ -74,11 +74,16 @@ _UNREAD = _Unread()
 _UNSEEN = "only Spark can unpack it, so its header cannot be looked at"
 
 
-def _is_read(below: Path | None) -> bool:
-    """Return whether Spark reads a file of a folder: it passes over what is hidden, and other folders than `key=value`."""
-    if below is None or below.name[0] in "._":
+def passed_over(name: str) -> bool:
+    """Return whether Spark passes over files and folders of a name: hidden ones, and what `hdfs dfs -put` is writing."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+
+
+def is_read(below: Path | None) -> bool:
+    """Return whether Spark reads a file of a folder: it passes over some names, and other folders than `key=value`."""
+    if below is None or passed_over(below.name):
         return False
-    return all("=" in part and part[0] != "." for part in below.parts[:-1])
+    return all("=" in part and not passed_over(part) for part in below.parts[:-1])
 
 
 def fits(name: str, glob: str) -> bool:
@@ -122,7 +127,7 @@ class FileSource(StoredSource):
     does an object of a bucket with a control character in its name; where one is there at the start, the start is refused.
 
     Args:
-        path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
+        path: the folder. Files whose names start with `_` or `.`, or end with `._COPYING_`, are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files per batch; None: no limit.
         max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).
@@ -169,13 +174,14 @@ class FileSource(StoredSource):
             MissingPathError, SourceError
         """
         folder = place_of(self.path)
-        if not folder.is_dir():
+        # A folder of a bucket in which there are empty folders alone is there, too.
+        if not folder.is_dir() and not (isinstance(folder, Location) and any(map(str, folder.iterdir()))):
             raise MissingPathError(name, self.path)
         self.check_place(name)
         # A listing of a store has files alone.
         there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
         glob = str(self._option("pathGlobFilter", "*"))
-        files = sorted((p for p in there if _is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
+        files = sorted((p for p in there if is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
         for file in files:
             if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
                 raise SourceError(
@@ -590,7 +596,8 @@ class TextFiles(FileSource):
     Positions: the files. Transactional: the files are immutable, so a replayed batch reads the same lines.
 
     Args:
-        path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
+        path: the folder. Files whose names start with `_` or `.`, or end with `._COPYING_`, are left out; `.gz` and `.bz2`
+            files are unpacked.
         field: the name of the field.
         max_files_per_batch: at most so many files per batch; None: no limit.
         max_bytes_per_batch: instead of that, at most so many bytes per batch (at least one file).

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DURABLE = "TRIDELTA_DURABLE"
 """The setting by which a lake is durable: `1`, `true`, `yes` or `on`."""
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
+_UNWRITTEN = re.compile(r"[\^|\[\]\\\x00-\x1f\x7f]")
+"""At the first four delta-rs panics when it writes; the others are of no name that it knows."""
 
 
 def _is_on(text: str) -> bool:
@@ -169,6 +171,18 @@ def _absolute(place: Place) -> Place:
             problem = f"delta-rs reads {encoded[0]} as another character"
             raise LocationError(folder, problem, hint="name a folder without it")
     return place.absolute()
+
+
+def refuse_unwritten(place: Place) -> None:
+    """Refuse to write where delta-rs can make no commit. It may read there: a lake that was moved is read on.
+
+    Raises:
+        LocationError
+    """
+    path = str(place) if isinstance(place, Location) else os.path.realpath(place)
+    if odd := _UNWRITTEN.search(path):
+        problem = f"delta-rs writes no table in a folder with {odd[0]!r} in its path; nothing was written"
+        raise LocationError(path, problem, hint="name a folder without it")
 
 
 def tables_in(folder: Place, what: str = "the lake's tables") -> list[str]:

@@ -120,8 +120,8 @@ class Snapshot:
 
 
 def _folder(uri: str) -> Place:
-    """Return the folder of a table by what delta-rs calls it."""
-    return Path(unquote(urlparse(uri).path)) if urlparse(uri).scheme in ("", "file") else Location.of(uri)
+    """Return the folder of a table by what delta-rs calls it, encoded. No name on a store has a `%` of its own."""
+    return Path(unquote(urlparse(uri).path)) if urlparse(uri).scheme in ("", "file") else Location.of(unquote(uri))
 
 
 def plain(rows: pa.Table) -> pa.Table:

@@ -24,6 +24,7 @@ from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.far_times import dates_named
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
+from pipelines.state.lake import refuse_unwritten
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper, check_no_sql, version_of
 from pipelines.state.merge import merge_arrow, merge_spark
@@ -79,9 +80,13 @@ class StateWriter(TableKeeper):
 
     Args:
         declared: the schema that the flow declares for it.
+
+    Raises:
+        LocationError: it lies where delta-rs writes none.
     """
 
     def __init__(self, table: StateTable, declared: StateSchema) -> None:
+        refuse_unwritten(table.path)
         super().__init__(table, declared)
         self._open = OpenTable(table.name, table.path)
 

@@ -141,6 +141,12 @@ def test_a_name_that_is_no_text_ends_no_tick(tmp_path: Path) -> None:
         assert instance.daemon_cursor_storage.get_cursor_values(set()) == {}
 
 
+def test_a_file_that_is_being_put_has_not_arrived(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json._COPYING_", "_SUCCESS", ".c.json"):
+        (tmp_path / name).write_text("{}")
+    assert (arrived(tmp_path).files, arrived(tmp_path).newest) == (1, "a.json")
+
+
 def test_marks_are_kept_per_stream(flights: FlowView, tmp_path: Path) -> None:
     """Also of a stream that is added, and of a flow that reads no folder."""
     weather = FlowView.of(flow("departure_weather"), FlowSettings(tmp_path)).arriving

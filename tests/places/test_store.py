@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import urllib.request
@@ -12,15 +13,20 @@ from typing import Any
 from urllib.parse import unquote
 
 import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from assets.sources import arrived
+from pipelines.execution.checkpoint.copy import _files
 from pipelines.places.bucket import BucketStore
 from pipelines.places.disk import DiskStore
 from pipelines.places.hdfs import HdfsStore
+from pipelines.places.location import Location
 from pipelines.places.store import FileStore, StoreError
-from pipelines.sources import JsonFiles, ParquetFiles
+from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
 from pipelines.sources.files import _UNREAD, FileSource
 from tests.places.conftest import use
 
@@ -266,6 +272,63 @@ def test_a_name_that_is_not_read_is_said(bucket: str, name: str) -> None:
         ) as said:
             ask()
         assert repr(key) in str(said.value)
+
+
+def make_folder(bucket: str, key: str) -> None:
+    """Make an empty folder, as a store's console and Hadoop do: an empty object whose name ends with a slash."""
+    url = f"{os.environ['AWS_ENDPOINT_URL']}/{bucket}/{key}/"
+    with urllib.request.urlopen(urllib.request.Request(url, data=b"", method="PUT")):
+        pass
+
+
+def test_an_empty_folder_is_no_file(bucket: str) -> None:
+    store, place = BucketStore(bucket), Location.of(f"s3://{bucket}/in")
+    store.put("in/empty", b"")
+    for key in ("in", "in/archive", "in/archive/old", "in/full", "in/last"):
+        make_folder(bucket, key)
+    store.put("in/full/a", b"1")
+    assert [(entry.key, entry.size) for entry in store.entries("in")] == [("in/empty", 0), ("in/full/a", 1)]
+    assert [entry.key for entry in store.entries("")] == ["in/empty", "in/full/a"]
+    assert store.names("in") == ["archive", "empty", "full", "last"]
+    assert sorted(_files(place)) == ["empty", "full/a"]
+    assert [(place / name).is_dir() for name in ("full", "last")] == [True, False]
+
+
+def test_an_empty_object_is_asked_for_once(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    head = obstore.head
+
+    def counted(s3: Any, key: str) -> Any:
+        asked.append(key)
+        return head(s3, key)
+
+    monkeypatch.setattr(obstore, "head", counted)
+    store = BucketStore(bucket)
+    for key in ("in/a", "in/b"):
+        store.put(key, b"1")
+    store.put("in/_SUCCESS", b"")
+    make_folder(bucket, "in/archive")
+    for _ in range(3):
+        assert [entry.key for entry in store.entries("in")] == ["in/_SUCCESS", "in/a", "in/b"]
+    assert sorted(asked) == ["in/_SUCCESS", "in/archive"]
+
+
+@pytest.mark.parametrize("kind", [JsonFiles, CsvFiles, ParquetFiles, TextFiles])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_source_with_an_empty_folder_starts(bucket: str, kind: type[FileSource], begun: bool) -> None:
+    parquet = io.BytesIO()
+    pq.write_table(pa.table({"k": ["a"]}), parquet)
+    good = {"json": b'{"k": "a"}\n', "csv": b"k\na\n", "parquet": parquet.getvalue(), "text": b"a\n"}
+    place = Location.of(f"s3://{bucket}/in")
+    source = TextFiles(place, "k") if kind is TextFiles else kind(place, "k string")
+    make_folder(bucket, "in/archive")
+    source.check("s", None)  # type: ignore[arg-type]
+    source.check_first("s", begun=begun)
+    (place / "part-1").write_bytes(good[kind.format])
+    source.check("s", None)  # type: ignore[arg-type]
+    assert source._seen == ([place / "part-1"], None)
+    source.check_first("s", begun=begun)
+    assert arrived(place).files == 1
 
 
 @pytest.mark.parametrize("kind", [JsonFiles, ParquetFiles])

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.sources import CsvFiles, FileSource, FixedBatches, JsonFiles, ParquetFiles
 from pipelines.sources.base import file_key
+from pipelines.sources.files import passed_over
 
 SCHEMA = "k string, n bigint"
 Rows = Sequence[tuple[str, int]]
@@ -177,6 +178,45 @@ def test_bytes_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     size = (tmp_path / "in" / "0.json").stat().st_size
     source = JsonFiles(tmp_path / "in", SCHEMA, max_bytes_per_batch=2 * size)
     assert [len(files) for files in Streamed(spark, source, tmp_path / "checkpoint").run().files] == [2, 2]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_file_that_is_being_put_into_hdfs_is_passed_over(tmp_path: Path, form: str) -> None:
+    """`hdfs dfs -put` writes it under this name, torn until it is whole."""
+    kind, put = FORMATS[form]
+    (tmp_path / f"a.{form}._COPYING_").write_bytes(b"P")
+    (tmp_path / "day=1._COPYING_").mkdir()
+    (tmp_path / "day=1._COPYING_" / f"a.{form}").write_bytes(b"P")
+    put(tmp_path / f"b.{form}", [("b", 1)])
+    source = kind(tmp_path, SCHEMA)
+    source.check("s", None)  # type: ignore[arg-type]
+    assert source._seen == ([tmp_path / f"b.{form}"], None)
+    source.check_first("s")
+
+
+def test_spark_passes_over_what_we_pass_over(spark: SparkSession, tmp_path: Path) -> None:
+    names = [
+        "a.json",
+        "_a",
+        ".a",
+        "_metadata",
+        "_common_metadata.json",
+        "_a=1.json",
+        ".a=1",
+        "b._COPYING_",
+        "_COPYING_",
+    ]
+    names += ["c._COPYING_.json", "d_", "_e=f._COPYING_"]
+    lay_out(tmp_path / "in", put_json, names)
+    source = JsonFiles(tmp_path / "in", SCHEMA)
+    rows = Streamed(spark, source, tmp_path / "checkpoint").run().rows
+    assert rows == collected(source.bounded(spark)[0])
+    read = {names[row[1]] for row in rows}
+    assert (
+        read == {name for name in names if not passed_over(name)} == {"a.json", "_a=1.json", "c._COPYING_.json", "d_"}
+    )
+    source.check("s", spark)
+    assert {file.name for file in source._seen[0]} == read
 
 
 def test_files_that_begin_with_a_dot_or_an_underscore_are_left_out(spark: SparkSession, tmp_path: Path) -> None:

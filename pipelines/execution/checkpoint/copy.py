@@ -242,11 +242,7 @@ def _logged(checkpoint: Checkpoint, outcome: Recovered) -> Recovered:
 def _files(folder: Place) -> dict[str, Place]:
     """Return all files below a folder, by their paths from it."""
     if isinstance(folder, Location):
-        # Hadoop's marker of a folder without files is listed as an empty file, and is none.
-        store, listed = folder.store, folder.store.entries(folder.key)
-        keys = [entry.key for entry in listed if entry.size or store.size(entry.key) is not None]
-        places = [Location(folder.scheme, folder.bucket, key) for key in keys]
-        return {place.relative_to(folder).as_posix(): place for place in places}
+        return {place.relative_to(folder).as_posix(): place for place in folder.rglob("*")}
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 

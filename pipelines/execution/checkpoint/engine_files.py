@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,9 +153,7 @@ class Checkpoint:
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
-                # A folder without files is listed as Hadoop's marker, which is no file under that name.
-                with suppress(FileNotFoundError) if not entry.size else nullcontext():
-                    self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
+                self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
             self.still_held()
             (self.spark / _METADATA).unlink(missing_ok=True)
             self.finish_putting_aside()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import DefinitionError, TrideltaError, nearest
 from pipelines.places.location import S3, Location, Place, RemoteLakeError
 from pipelines.sources.base import StoredSource, place_of
+from pipelines.state.lake import refuse_unwritten
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +55,7 @@ def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> 
 
     A session of another time zone is refused, too, where the flow's slices depend on it.
     """
+    refuse_unwritten(lake.root)
     if isinstance(lake.root, Location):
         check_session(spark, lake.root)
     for source in sources_on_stores(topology):
