@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -46,11 +48,13 @@ class ScriptSource(EventSource):
         stream: whose source it stands for.
         items: its events, in order.
         end: the clock at which all streams stand at the script's end, ms.
+        whole_times: events of one time come in one batch. Where streams meet an earlier batch comes first of one time, whichever
+            stream brought it: only so is the answer the same however the batches are cut.
     """
 
     tells_time = True
 
-    def __init__(self, stream: StreamDefinition, items: Sequence[Item], end: int) -> None:
+    def __init__(self, stream: StreamDefinition, items: Sequence[Item], end: int, *, whole_times: bool = False) -> None:
         kinds = {name: kind or "string" for name, kind in stream.source_schema.items()}
         rows = [
             (*(fitted(event.get(name), kind) for name, kind in kinds.items()), event.id, event.timestamp, now,
@@ -59,7 +63,11 @@ class ScriptSource(EventSource):
         ]  # fmt: skip
         last = (*([None] * len(kinds)), None, None, end, stream.name, None)
         size = max(1, -(-len(rows) // _BATCHES))
-        pieces = [rows[start : start + size] for start in range(0, len(rows), size)] or [[]]
+        cuts = [*range(0, len(rows), size)]
+        if whole_times:
+            clocks = [now for _, now, _ in items]
+            cuts = sorted({bisect_left(clocks, clocks[cut]) for cut in cuts})
+        pieces = [rows[start:stop] for start, stop in pairwise([*cuts, len(rows)])] or [[]]
         pieces[-1] = [*pieces[-1], last]
         shown = ", ".join([*(f"`{name}` {kind}" for name, kind in kinds.items()), _DDL])
         super().__init__(FixedBatches(shown, pieces), stream.name, stream.index)

@@ -60,18 +60,19 @@ class DayPlaces:
         local = (_EPOCH + timedelta(milliseconds=at)).astimezone(self.zone)
         # Within a day of the right one, whatever the offset and the zone's clocks do.
         last = (local.date().toordinal() - _FIRST_DAY - self.offset // DAY + 1) // self.every * self.every
-        while self._begins(last) > at:
+        while self.begins(last) > at:
             last -= self.every
         first = last
-        while self._begins(first - self.every + self.size) > at:
+        while self.begins(first - self.every + self.size) > at:
             first -= self.every
         for day in range(first, last + 1, self.every):
-            start, end = self._begins(day), self._begins(day + self.size)
+            start, end = self.begins(day), self.begins(day + self.size)
             # A day that the zone has skipped begins with the next one, whose window is the one that counts.
-            if end > at and start < self._begins(day + self.every):
+            if end > at and start < self.begins(day + self.every):
                 yield start, end
 
-    def _begins(self, day: int) -> int:
+    def begins(self, day: int) -> int:
+        """Return when a window that begins on a day would begin, in ms; `day` counts from 1970-01-01 by the zone's calendar."""
         midnight = datetime.combine(date.fromordinal(_FIRST_DAY + day), time())
         local = (midnight + timedelta(seconds=self.offset)).replace(tzinfo=self.zone)
         return (local - _EPOCH) // timedelta(milliseconds=1)

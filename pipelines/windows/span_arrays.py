@@ -103,23 +103,27 @@ def fixed(places: FixedPlaces, at: Ints) -> tuple[Ints, Ints, Ints]:
 
 def by_days(places: DayPlaces, at: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the same for windows of whole days of a time zone."""
-    days, day = np.unique(at // (DAY * SECOND), return_inverse=True)
-    rows, starts, ends = [], [], []
-    for number, first in enumerate((days * DAY * SECOND).tolist()):
-        own = np.flatnonzero(day == number)
-        # A window lasts 23 hours at least, so each that the day meets holds one of these times.
-        probes = (first, first + DAY * SECOND // 2, first + DAY * SECOND - 1)
-        for start, end in sorted({window for probe in probes for window in places.around(probe)}):
-            inside = own[(at[own] >= start) & (at[own] < end)]
-            rows.append(inside)
-            starts.append(np.full(len(inside), start))
-            ends.append(np.full(len(inside), end))
-    if not rows:
-        none = np.zeros(0, np.int64)
-        return none, none, none
-    row = np.concatenate(rows)
-    order = np.argsort(row, kind="stable")
-    return row[order], np.concatenate(starts)[order], np.concatenate(ends)[order]
+    starts, ends = _windows_near(places, np.unique(at // (DAY * SECOND)))
+    order = np.argsort(at, kind="stable")
+    first, last = (np.searchsorted(at, bounds, sorter=order) for bounds in (starts, ends))
+    counts = last - first
+    row = order[np.repeat(first, counts) + ramps(counts)]
+    by_row = np.argsort(row, kind="stable")
+    return row[by_row], np.repeat(starts, counts)[by_row], np.repeat(ends, counts)[by_row]
+
+
+def _windows_near(places: DayPlaces, days: Ints) -> tuple[Ints, Ints]:
+    """Return the starts and ends of all windows that hold times of some days of UTC, and of some others, in order."""
+    # A zone's clocks are less than a day away from UTC: the first window begins behind the day, the last one ends before it.
+    behind = (days + 1 - places.offset // DAY) // places.every * places.every
+    most = (places.size + 2) // places.every + 1
+    day = np.unique(behind[:, None] - np.arange(most) * places.every)
+    known, number = np.unique(np.concatenate([day, day + places.every, day + places.size]), return_inverse=True)
+    begins = np.array([places.begins(one) for one in known.tolist()], np.int64)
+    start, following, end = np.split(begins[number], 3)
+    # A day that the zone has skipped begins with the next one, whose window is the one that counts.
+    there = start < following
+    return start[there], end[there]
 
 
 class _Sessions(_Kind):

@@ -62,6 +62,31 @@ def test_a_delay_waits_for_events_in_disorder(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize(("max_batches", "sums"), [(None, [3, 13]), (1, [11, 5])])
+def test_where_streams_meet_an_earlier_batch_comes_first_of_one_time(
+    spark: SparkSession, tmp_path: Path, max_batches: int | None, sums: list[int]
+) -> None:
+    """In one batch the stream that is defined first comes first; no batch waits until nothing more of its last time can come."""
+    sources = {
+        "first": FixedBatches("v bigint, timestamp bigint", [[(1, 1000)], [(2, 1000), (3, 2000)]]),
+        "second": FixedBatches("v bigint, timestamp bigint", [[(10, 1000)], [(20, 2000)]]),
+    }
+    chain: Any = Flow("meeting")
+    for name, source in sources.items():
+        chain = chain.stream(name, source).to("both")
+    flow = (
+        chain.stream("both")
+        .aggregate(Sum("v", "sum"), trigger=Policy.count(2), evict=Policy.count(2))
+        .persist("sums")
+        .build()
+    )
+    lake = Lake(tmp_path)
+    for _ in range(2):
+        Runtime(spark, lake).catch_up(flow, max_batches=max_batches)
+    assert [value for _, value in rows(lake, "sums", "event_time", "sum")] == sums
+
+
+@pytest.mark.exhaustive
 def test_more_batches_take_windows_up_where_they_were(spark: SparkSession, tmp_path: Path) -> None:
     lake, batches = Lake(tmp_path), [[("a", 1, 100)], [("a", 2, 300)], [("a", 4, 2100)]]
     for count in (1, 2, 3):

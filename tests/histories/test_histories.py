@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from pipelines.sources import FixedBatches
+from pipelines.testing.flow_reference import read_script
+from pipelines.testing.flows import ScriptSource
+from tests.conformance.random_flows import SCHEMA, FlowMaker
 from tests.histories.child import Drivers
 from tests.histories.comparing import Difference
 from tests.histories.drawing import draw
@@ -39,6 +43,7 @@ LONG = {
     "frozen_writer_behind_poison",
     "fold_of_a_value_added_later",
     "two_skipped_batches_whose_plans_are_lost",
+    "one_time_in_two_batches_where_streams_meet",
 }
 # Of `make test`: fixed ones of eight operations, among them a writer that freezes, a backfill beside a file that is gone, and a
 # cancelled and a killed backfill of a table. Windows, the first of which takes a new JVM most of a minute, have
@@ -132,3 +137,20 @@ def test_shrinking_keeps_what_shows_the_difference() -> None:
     small = shrink(program, shows, tries=400)
     assert [name for name, _ in small.operations] == ["arrive", "backfill"]
     assert small.operations[0][1].get("rows") == []
+
+
+def test_no_time_of_a_script_is_cut_where_streams_meet() -> None:
+    """Of one time an earlier batch comes first: the reference engine, which has but one, says nothing of such cuts."""
+    made = FlowMaker(184674, "batch").build()
+    items = read_script(made.flow, made.script, "event", lambda *_: []).items["s0"]
+    clock = len(SCHEMA.split(",")) + 2
+
+    def clocks(source: ScriptSource) -> list[set[int]]:
+        assert isinstance(source._inner, FixedBatches)
+        return [{row[clock] for row in rows if row[clock - 1] is not None} for rows in source._inner.batches]
+
+    whole = clocks(ScriptSource(made.flow.streams["s0"], items, 12_500, whole_times=True))
+    assert len(whole) > 1
+    assert sum(map(len, whole)) == len(set().union(*whole))
+    cut = clocks(ScriptSource(made.flow.streams["s0"], items, 12_500))
+    assert cut[0] & cut[1]

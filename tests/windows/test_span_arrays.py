@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from pipelines import aggregators as agg
 from pipelines.flowmix import WindowAggregator
 from pipelines.graph import events as ev
 from pipelines.windows import span_arrays
+from pipelines.windows.aligned import DayPlaces
 from pipelines.windows.array_kinds import arrays_for, fits, wanted_columns
 from pipelines.windows.arrays import EMPTY, WindowContent, from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
@@ -331,3 +334,43 @@ def test_a_batch_that_brings_a_total_beyond_bigint_fails_and_not_the_one_that_en
     assert made["sum"].to_pylist() == [2**63 - 1]
     made, _ = hourly(agg.Sum("v")).feed(EMPTY, one_key(-(2**63)), HOUR)
     assert made["sum"].to_pylist() == [-(2**63)]
+
+
+CALENDARS = ("Europe/Berlin", "Pacific/Apia", "Pacific/Kwajalein", "Australia/Lord_Howe", "Antarctica/Troll", "UTC")
+# About the midnight at which Apia left a day out, a change of Berlin's clocks, and the ends of the years that events may have.
+TIMES = st.one_of(
+    st.integers(1_325_000_000_000, 1_325_500_000_000),
+    st.integers(1_774_600_000_000, 1_774_900_000_000),
+    st.integers(ev.EARLIEST, 250_000_000_000_000),
+)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(TIMES, max_size=30),
+    st.integers(1, 9),
+    st.integers(0, 12),
+    st.integers(-80_000, 700_000),
+    st.sampled_from(CALENDARS),
+)
+def test_days_of_many_times_are_those_of_each(at: list[int], every: int, more: int, offset: int, zone: str) -> None:
+    places = DayPlaces(ZoneInfo(zone), every, every + more, offset)
+    found = zip(*(part.tolist() for part in span_arrays.by_days(places, np.array(at, np.int64))), strict=True)
+    assert [*found] == [(row, *window) for row, one in enumerate(at) for window in places.around(one)]
+
+
+class _CountingPlaces(DayPlaces):
+    asked = 0
+
+    def begins(self, day: int) -> int:
+        type(self).asked += 1
+        return super().begins(day)
+
+
+def test_times_of_thousands_of_days_are_placed_at_once() -> None:
+    """Each day by itself went over all rows: a batch of hostile times took minutes."""
+    times = np.repeat(np.arange(0, 5000 * 7, 7) * 86_400_000, 100)
+    row, start, end = span_arrays.by_days(_CountingPlaces(ZoneInfo("Europe/Berlin"), 1, 1, 0), times[::-1])
+    assert row.tolist() == [*range(len(times))]
+    assert np.all((start <= times[::-1]) & (times[::-1] < end))
+    assert _CountingPlaces.asked <= 6 * 5000

@@ -7,6 +7,7 @@ import pytest
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import SwitchWindow
 from pipelines.windows.policy import Policy
+from pipelines.windows.switch import SwitchBuffer
 from tests.windows.window_runs import TICK, context, items, run, values
 
 COUNT, TIME, DELTA = Policy.count, Policy.time, Policy.time_delta_lt
@@ -110,6 +111,22 @@ def test_a_gate_of_an_event_before_1970_is_forgotten() -> None:
     windows = KeyedWindows(operation, context("k"))
     assert len(windows.feed(events, end)) == 2
     assert len(windows) == 1
+
+
+def test_nobody_plays_the_ticks_of_a_gate_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They make nothing: only the key's next event asks where they have left the gate."""
+    played: list[SwitchBuffer] = []
+
+    def play(window: SwitchBuffer) -> None:
+        played.append(window)
+
+    monkeypatch.setattr(SwitchBuffer, "_tick", play)
+    operation = SwitchWindow(TIME(1), COUNT(9), TIME(1))
+    events, _ = items({"k": str(n), "timestamp": n} for n in range(3))
+    windows = KeyedWindows(operation, context("k"))
+    assert len(windows.feed(events, operation.idle_millis)) == 3
+    assert len(windows) == 2
+    assert not played
 
 
 @pytest.mark.parametrize("gap", [3, 60, 86_400])
