@@ -144,7 +144,8 @@ class ReducerAggregator(Parts):
 class Aggregator(Parts):
     """General: `init`, `aggregate` and `complete`, which may give any number of rows at any time (Trident rules 1.3).
 
-    - `init()` or `init(batch_id)`, by its signature, makes the state of one partition or group of a batch;
+    - `init()` or `init(batch_id)`, by its signature, makes the state of one partition or group of a batch; `batch_id` is a
+      txid (int), in a backfill, whose batches are slices, the slice's name (str), in `run_bounded` "all";
     - `aggregate(state, *inputs)` returns the new state, or None if it changed the state in place, or is a generator:
       then what it yields are rows, emitted at once;
     - `complete(state)` gives rows: a generator, a list of rows, one value, or None for no row.

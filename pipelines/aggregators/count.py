@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import AddedUp
+from pipelines.aggregators.ordering import values_of
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 class Count(AddedUp, EventAggregator):
     """Number of tuples, as bigint (Trident rules 1.3: init 1, zero 0), whatever fields the operation names.
 
-    With a `field` of its own only tuples and events that have it count. In an event flow `Count("n")` names the output,
-    "count" unless named.
+    With a `field` of its own only tuples and events that have it count; an event has none whose list is empty. In an event
+    flow `Count("n")` names the output, "count" unless named.
     """
 
     arity: ClassVar[int] = 0
@@ -73,14 +74,16 @@ class _EventCount(Accumulator):
 
 
 class _Having(_EventCount):
-    """The number of events that have the field."""
+    """The number of events that have the field: a value of it, for an empty list is absent (Flowmix rules 1)."""
+
+    saves = False  # Earlier releases counted empty lists.
 
     def __init__(self, field: str) -> None:
         super().__init__()
         self._field, self.fields = field, (field,)
 
     def added(self, event: Mapping[str, Any]) -> None:
-        self._count += event.get(self._field) is not None
+        self._count += bool(values_of(event.get(self._field)))
 
     def evicted(self, event: Mapping[str, Any]) -> None:
-        self._count -= event.get(self._field) is not None
+        self._count -= bool(values_of(event.get(self._field)))

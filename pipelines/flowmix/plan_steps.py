@@ -87,7 +87,7 @@ class NodeChain:
         if isinstance(operation, ops.Select):
             self.types = {name: self.types[name] for name in operation.fields}
             self.add(nodes.ProjectNode, operation.at)
-            self.filter(ColumnFunction(any_there, operation.label), operation.at, (*operation.fields, events.ID))
+            self._where_any(operation)
         elif isinstance(operation, ops.Compute):
             self._compute(operation)
         elif isinstance(operation, ops.Filter):
@@ -143,7 +143,11 @@ class NodeChain:
             Expressions(operation.outputs), operation.label, lineage={**origins, **{c: (c,) for c in events.COLUMNS}}
         )
         self.add(nodes.MapNode, operation.at, function=function)
-        self.filter(ColumnFunction(any_there, operation.label), operation.at, (*self.types, events.ID))
+        self._where_any(operation)
+
+    def _where_any(self, operation: ops.Operation) -> None:
+        """Keep the events that have a value of a field, and every watermark row."""
+        self.filter(ColumnFunction(any_there(self.types), operation.label), operation.at, (*self.types, events.ID))
 
     def _each(self, operation: ops.Each, index: int) -> None:
         before = tuple(self.types)

@@ -20,12 +20,21 @@ if TYPE_CHECKING:
 Types = dict[str, str]
 
 
-def any_there(*columns: Column) -> Column:
-    """Return whether one of the fields is there; the last column is the id, which watermark rows lack."""
-    from functools import reduce
+def any_there(types: Types) -> Callable[..., Column]:
+    """Return a condition on fields and the id behind them: one of the fields is there, or it is a watermark's row, without id.
 
-    *fields, id_ = columns
-    return reduce(lambda a, b: a | b, (field.isNotNull() for field in fields), id_.isNull())
+    A list of none is no value (Flowmix rules 1).
+    """
+    lists = [kind.startswith("array<") for kind in types.values()]
+
+    def there(*columns: Column) -> Column:
+        from functools import reduce
+
+        *fields, id_ = columns
+        found = (F.size(f) > 0 if several else f.isNotNull() for f, several in zip(fields, lists, strict=True))
+        return reduce(lambda a, b: a | b, found, id_.isNull())
+
+    return there
 
 
 class Expressions:

@@ -138,6 +138,7 @@ def chain_of(
         ),
         batch=step.txid if step.context.slices is None else next(iter(step.context.slices), None),
         batch_at=list(group).index(SLICE_COLUMN) if bounded else None,
+        numbered=step.numbered,
         seeded=seeded,
         all_tasks=all_tasks,
     )

@@ -29,6 +29,7 @@ class Chain:
         keys: how many leading columns are keys.
         aggregators: of each: the aggregator, the positions of its inputs among the values, the number of its outputs.
         batch_at: which key is the batch's id, or None: then it is `batch`.
+        numbered: whether that key is a number in a text.
         seeded: whether the last column is `_seed`.
         all_tasks: which key is the task, and how many there are, if a slice that has tuples must show all of them.
     """
@@ -40,12 +41,15 @@ class Chain:
     batch_at: int | None = None
     seeded: bool = False
     all_tasks: tuple[int, int] | None = None
+    numbered: bool = False
 
     def folds(self) -> list[Fold]:
         return [fold_of(aggregator, len(inputs), outputs) for aggregator, inputs, outputs in self.aggregators]
 
     def batch_of(self, key: Row) -> Any:
-        return self.batch if self.batch_at is None else key[self.batch_at]
+        if self.batch_at is None:
+            return self.batch
+        return int(key[self.batch_at]) if self.numbered else key[self.batch_at]
 
     def crossed(self, key: Row, groups: Iterable[Sequence[Row]]) -> Iterator[Row]:
         """Yield the cross product of what each aggregator gave, the last varying fastest (Trident rules 1.4)."""

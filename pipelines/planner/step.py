@@ -35,6 +35,7 @@ class Context(Protocol):
     """The run that a plan serves.
 
     A context may have more, which is used if it is there: `txid: int | None` (of a stream's batch),
+    `numbered: bool` (the slices' names are the numbers of fixed batches),
     `map_base(node) -> DataFrame | None` (keys and stored values of a map state as they were before the batch),
     `base_view(node) -> StateView | None` (the same, to be opened in the workers for a state updater),
     `emitted(node) -> DataFrame | None` (what an updater emitted, kept since its state was committed),
@@ -92,6 +93,11 @@ class Step:
         return getattr(self.context, "txid", None) or 0
 
     @property
+    def numbered(self) -> bool:
+        """Check whether the slices are the batches of a stream by their numbers."""
+        return getattr(self.context, "numbered", False)
+
+    @property
     def kept(self) -> list[Column]:
         """The hidden columns of the parent's frame, for operations that pass each tuple on."""
         return columns(hidden(self.frame))
@@ -143,7 +149,7 @@ class Step:
             return F.lit(self.txid % self.tasks)
         named = SLICE_COLUMN in frame.columns
         slice_ = F.col(SLICE_COLUMN) if named else F.lit(next(iter(self.context.slices), ""))
-        return F.pmod(F.hash(slice_), F.lit(self.tasks))
+        return F.pmod(slice_.cast("int") if named and self.numbered else F.hash(slice_), F.lit(self.tasks))
 
 
 def column(name: str) -> Column:

@@ -15,13 +15,17 @@ from pipelines.graph.fields import parse_ddl
 from pipelines.graph.plain_values import plain_list
 from pipelines.graph.row_values import to_arrow
 from pipelines.places.location import Location, Place, put_whole
-from pipelines.sources.base import place_of, stored_path
+from pipelines.sources.base import FILE, place_of, stored_path
 from pipelines.sources.files import FileSource
 from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+
+BATCH_NUMBER = f"regexp_extract({FILE}, '([0-9]+)[.]parquet$', 1)"
+"""SQL that gives the number of a fixed batch, which its file carries: in slices by it what counts per batch is as in a stream."""
 
 
 class FixedBatches(FileSource):

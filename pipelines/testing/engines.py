@@ -12,7 +12,7 @@ from pipelines.graph import nodes
 from pipelines.graph.plain_values import plain_list
 from pipelines.planner.plain import in_order, plain
 from pipelines.sources import FixedBatches
-from pipelines.sources.base import FILE
+from pipelines.sources.fixed import BATCH_NUMBER
 from pipelines.state.schema import SLICE_COLUMN, TXID, UNSLICED
 from pipelines.testing.reference import Batch, ReferenceEngine, States
 from pipelines.testing.spark_step import fresh_lake, session
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
     from pipelines.state.lake import Lake
     from pipelines.trident import TridentTopology
-
-# The files of fixed batches carry their numbers.
-_BATCH_NUMBER = f"regexp_extract({FILE}, '([0-9]+)[.]parquet$', 1)"
 
 Engine = Literal["reference", "bounded", "stream", "batch"]
 
@@ -114,7 +111,7 @@ def with_batches(
         if isinstance(node, nodes.SpoutNode) and not isinstance(node, nodes.ChannelSpoutNode):
             source = FixedBatches(node.source.schema, batches.get(node.stream, ()))
             source.max_parallelism = node.source.max_parallelism
-            node = replace(node, source=source, slice_by=_BATCH_NUMBER if slices else node.slice_by)
+            node = replace(node, source=source, slice_by=BATCH_NUMBER if slices else node.slice_by)
         twin.graph.add(node)
     return twin
 

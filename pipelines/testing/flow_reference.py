@@ -311,7 +311,8 @@ class FlowReference:
             columns[name] = [held_if_fit(value, kind) for value in found]
         made = []
         for number, (event, now, order) in enumerate(items):
-            if kept := event.with_fields({name: values[number] for name, values in columns.items()}):
+            kept = event.with_fields({name: values[number] for name, values in columns.items()})
+            if _has_any(kept):
                 made.append((kept, now, order))
         return made
 
@@ -370,9 +371,14 @@ def _select(operation: ops.Select, items: list[Item]) -> list[Item]:
     selected = []
     for event, now, order in items:
         kept = event.with_fields({name: event[name] for name in operation.fields if name in event})
-        if kept:
+        if _has_any(kept):
             selected.append((kept, now, order))
     return selected
+
+
+def _has_any(event: Event) -> bool:
+    """Check whether an event has a value at all: a list of none is none (Flowmix rules 1)."""
+    return any(event.values_of(name) for name in event)
 
 
 def _table(items: Sequence[Item], schema: Schema | None, named: Sequence[str]) -> Table:

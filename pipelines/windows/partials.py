@@ -122,9 +122,11 @@ class _Counted(Partial):
 
 
 def counted(groups: EventsBySpan, column: pa.ChunkedArray | None) -> Ints:
-    """Return how many entries each span has, those whose value is null left out."""
+    """Return how many entries each span has, those left out whose value is null, or a list of none."""
     of = groups.of
-    if column is not None and column.null_count:
+    if column is not None and pa.types.is_list(column.type):
+        of = of[pc.greater(pc.list_value_length(column), 0).fill_null(False).to_numpy()[groups.row]]
+    elif column is not None and column.null_count:
         of = of[column.is_valid().to_numpy()[groups.row]]
     return np.bincount(of, minlength=groups.number).astype(np.int64)
 

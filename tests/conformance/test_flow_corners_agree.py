@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pipelines.errors import BatchError
 from pipelines.flowmix import (
     Count,
+    DistinctCount,
     Event,
     Flow,
     Max,
@@ -21,6 +22,7 @@ from pipelines.flowmix import (
     WindowAggregator,
     eq,
     gt,
+    has,
     has_not,
     lt,
     not_,
@@ -319,7 +321,25 @@ def keys_with_both_zeros() -> tuple[Flow, Any]:
     return flow.build(), {**script, "left": [at(0, k=0.0, n=1)], "right": [at(1, k=-0.0, m=2)]}
 
 
+def lists_of_none() -> tuple[Flow, Any]:
+    """A key without values is absent (Flowmix rules 1): it is not sent, and not counted, one by one and in arrays."""
+    counts = Count(), Count("having", field="t"), DistinctCount("t", "different")
+    flow = (
+        Flow("none").stream("s", "t array<string>, v bigint").to("selected", "computed", "last", "spans", "keyed")
+        .select("t", "v").output()
+        .stream("selected").select("t").output()
+        .stream("computed").compute({"t array<string>": "t"}).output()
+        .stream("last").aggregate(*counts, trigger=C(1), evict=C(3)).output()
+        .stream("spans").aligned(*counts, every=1).output()
+        .stream("keyed").filter(has("t")).output()
+        .build()
+    )  # fmt: skip
+    lists: list[Any] = [[], ["x"], [None], None, ["x", "y"], [], []]
+    return flow, {"s": [*(at(n, t=given) for n, given in enumerate(lists)), at(9, t=[], v=1), at(3000, v=1)]}
+
+
 CASES = [
+    lists_of_none,
     split_by_every_kind_of_criteria,
     join_of_an_event_with_itself,
     collected_events_and_keys_of_several_values,
@@ -341,7 +361,7 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param(one, marks=tier(one in CASES[1::8])) for one in CASES])
+@pytest.mark.parametrize("case", [pytest.param(one, marks=tier(one in (lists_of_none, *CASES[2::8]))) for one in CASES])
 def test_the_bounded_run_agrees(spark: SparkSession, case: Any) -> None:
     flow, script = case()
 

@@ -169,6 +169,13 @@ def test_5_2_events_without_the_field_are_ignored() -> None:
     assert run(write, script) == [{"n": 2, "count": 3, "avg": 5.0}]
 
 
+def test_5_2_a_list_of_none_is_not_counted() -> None:
+    count = Count(field="t")
+    flow = Flow("f").stream("s", "t array<string>").aggregate(count, trigger=COUNT(1), evict=COUNT(2)).output().build()
+    lists: list[Any] = [[], ["x"], [None], [], []]
+    assert of(run_flow(flow, {"s": [{"t": given} for given in lists]})["s"], "count") == [0, 1, 2, 1, 0]
+
+
 def test_5_2_an_average_of_none_is_0() -> None:
     assert run(aggregate(Average("v"), trigger=COUNT(1), evict=COUNT(9)), [{"k": "a"}]) == [{"avg": 0.0}]
 

@@ -171,6 +171,12 @@ def test_4_select_sends_nothing_if_none_of_the_fields_is_there() -> None:
     assert run(lambda s: s.select("k"), values(range(5))) == []
 
 
+def test_4_select_takes_a_list_of_none_for_absent() -> None:
+    flow = Flow("f").stream("s", "t array<string>, v bigint").select("t").output().build()
+    script = [{"t": []}, {"t": ["x"]}, {"v": 1, "t": []}, {"v": 1}]
+    assert run_flow(flow, {"s": script})["s"] == [{"t": ["x"]}]
+
+
 def test_4_select_sends_the_selection_to_other_streams_too() -> None:
     """BUG: the original sends the whole event to other streams, even if nothing was selected."""
     flow = Flow("f").stream("s1", "a bigint, b bigint").select("a").to("s2").output().stream("s2").output().build()

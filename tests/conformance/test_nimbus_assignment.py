@@ -306,6 +306,14 @@ def test_rule_5_3_2_user_workers_name_known_components() -> None:
         flow(user_workers=[UserWorker({"c": 1})])
 
 
+@pytest.mark.parametrize("tasks", [-1, 2.0, True])
+def test_a_number_of_tasks_that_there_cannot_be_is_refused(tasks: int) -> None:
+    with pytest.raises(ValueError, match=f"^user-defined worker: component b: {tasks} tasks$"):
+        UserWorker({"b": tasks})
+    with pytest.raises(ValueError, match=f"^component b: {tasks} tasks$"):
+        Component("b", tasks)
+
+
 def test_rule_5_3_3_old_workers_come_up_where_they_were() -> None:
     old = stood(("s2", 3, [1, 4]), ("s1", 2, [2, 3]))
     demand = flow(use_old_assignment=True)

@@ -154,6 +154,13 @@ CONTRACTS = {
         [[(3,), (9,)], [], [(0,)]],
         {"out": rows("c", (2,), (0,), (1,))},
     ),
+    "aggregator that takes the batch's number": Case(
+        "1.3, init(batchId)",
+        "n bigint",
+        lambda s: keep(s.aggregate("n", Aggregator(lambda k: [k], lambda state, n: None, list, returns="bigint"), "k")),
+        [[(7,)], [(7,)], [], [(7,)]],
+        {"out": rows("k", (0,), (1,), (2,), (3,))},
+    ),
     "aggregator, several outputs": Case(
         "1.3, Aggregator: any number of tuples",
         "n bigint",

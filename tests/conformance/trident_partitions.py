@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.trident import Count, DeltaState, FirstN, ReducerAggregator, RowFunction, Split, Stream, Sum
+from pipelines.trident import Collect, Count, DeltaState, FirstN, ReducerAggregator, RowFunction, Split, Stream, Sum
 from tests.conformance.case import Case, keep, rows, topology_of
 
 WORDS = "word string, n bigint"
@@ -167,6 +167,13 @@ REPARTITIONS = {
         lambda s: sizes(s.batch_global()),
         FED,
         {"out": rows("size", (0,), (0,), (4,), (0,), (0,), (0,), (0,), (0,), (1,))},
+    ),
+    "batch_global, task by task": Case(
+        "1.5, batchGlobal: the batch with txid k goes to task k % n, whose windows are its own",
+        WORDS,
+        lambda s: keep(s.batch_global().tumbling_window(2, "n", Collect(), "ns").parallelism_hint(2)),
+        [[("a", 1)], [("a", 2)], [("a", 3)], [("a", 4)]],
+        {"out": rows("ns", ([1, 3],), ([2, 4],))},
     ),
     "broadcast": Case(
         "1.5, broadcast: to every task",

@@ -23,6 +23,7 @@ from pipelines.quality.compiled import FAILED, CompiledGate
 from pipelines.quality.results import GateResult
 from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.sources.fixed import BATCH_NUMBER
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
 from pipelines.state.views import StateView
@@ -151,6 +152,7 @@ class PlanRun:
         txid: int | None = None,
     ) -> None:
         self.group, self.label, self.slices, self.txid = group, label, slices, txid
+        self.numbered = slices is not None and all(spout.slice_by == BATCH_NUMBER for spout in group.spouts)
         self._reads = reads
         self._cached: list[DataFrame] = []
         self._observation: Observation | None = None

@@ -58,8 +58,7 @@ class Component:
     different_nodes: bool = False
 
     def __post_init__(self) -> None:
-        if self.tasks < 0:
-            raise ValueError(f"component {self.id}: {self.tasks} tasks")
+        _check_tasks(f"component {self.id}", self.tasks)
         object.__setattr__(self, "inputs", tuple(self.inputs))
         kind = "bolt" if self.kind is None else self.kind
         if kind not in get_args(ComponentKind):
@@ -90,6 +89,10 @@ class UserWorker:
     components: Mapping[str, int]
     host: str = ""
     port: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, tasks in self.components.items():
+            _check_tasks(f"user-defined worker: component {name}", tasks)
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,12 @@ class Assignment:
     def places(self) -> dict[int, tuple[str, int]]:
         """Return the slot of each task."""
         return {task: worker.slot for worker in self.workers for task in worker.tasks}
+
+
+def _check_tasks(of: str, tasks: int) -> None:
+    """Check a number of tasks: the planner deals them by slices, to which -1 is all but the last."""
+    if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 0:
+        raise ValueError(f"{of}: {tasks!r} tasks")
 
 
 def in_order(workers: Iterable[Worker]) -> tuple[Worker, ...]:
