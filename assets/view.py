@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import dagster as dg
 
 from assets.events import table_metadata
 from pipelines.catalog import FlowSettings, FlowSpec
+from pipelines.errors import DefinitionError
 from pipelines.graph import nodes
 from pipelines.planner import TopologyPlan
 from pipelines.quality import Check, Gate
@@ -39,6 +40,22 @@ def identifier(text: str, among: Iterable[str]) -> str:
 
 def _worded(text: str, flags: int = 0) -> str:
     return re.sub(r"\W+", "_", text, flags=flags).strip("_")
+
+
+Made = TypeVar("Made", bound=Hashable)
+
+
+def reaches(above: Mapping[Made, Collection[Made]], one: Made, other: Made) -> bool:
+    """Check whether `other` is `one`, or among all that `one` is made of."""
+    seen: set[Made] = set()
+    left = [one]
+    while left:
+        if (at := left.pop()) == other:
+            return True
+        if at not in seen:
+            seen.add(at)
+            left += above.get(at, ())
+    return False
 
 
 def verdict(check: dg.AssetCheckKey, passed: bool, action: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,12 +115,17 @@ def source_key(stream: str) -> dg.AssetKey:
 
 @dataclass(frozen=True)
 class FlowView:
-    """A flow of the catalog with its topology built: made once, when definitions load."""
+    """A flow of the catalog with its topology built: made once, when definitions load.
+
+    Attributes:
+        unordered: States that it queries of flows that are made behind it: no dependencies in Dagster (`put_in_order`).
+    """
 
     spec: FlowSpec
     settings: FlowSettings
     topology: TridentTopology
     plan: TopologyPlan
+    unordered: frozenset[dg.AssetKey] = frozenset()
 
     @classmethod
     def of(cls, spec: FlowSpec, settings: FlowSettings) -> FlowView:
@@ -185,16 +207,45 @@ class FlowView:
         return lake.written_by(self.writers[name])
 
     def sources_of(self, table: str) -> list[dg.AssetKey]:
-        """List the assets that a table is made from: streams, channels, and the states that it queries."""
+        """List the assets that a table is made from: streams, channels, and the states that it queries.
+
+        Not those that are made of the table itself: a query reads what is there, whoever comes first.
+
+        Raises:
+            DefinitionError: A table of the flow is read to make itself.
+        """
+        return list(self._sources[table_key(self.writers[table])])
+
+    @cached_property
+    def _sources(self) -> dict[dg.AssetKey, list[dg.AssetKey]]:
+        sources = {table_key(node): self._read_for(node) for node in self.writers.values()}
+        for key, read in sources.items():
+            if any(reaches(sources, source, key) for source in read):
+                raise DefinitionError(f'flow "{self.name}": its table "{key.path[-1]}" is read to make itself')
+        for node in self.writers.values():
+            read = sources[table_key(node)]
+            for key in self._queried_for(node):
+                if key not in read and key not in self.unordered and not reaches(sources, key, table_key(node)):
+                    read.append(key)
+        return sources
+
+    def _read_for(self, writer: nodes.PersistNode) -> list[dg.AssetKey]:
         keys: list[dg.AssetKey] = []
-        for node in self.topology.graph.ancestors(self.writers[table].id):
+        for node in self.topology.graph.ancestors(writer.id):
             if isinstance(node, nodes.ChannelSpoutNode):
                 keys += map(channel_key, node.reads)
             elif isinstance(node, nodes.SpoutNode):
                 keys.append(self.key_of(node))
-            elif isinstance(node, nodes.StateQueryNode):
-                keys.append(state_key(node.state))
         return list(dict.fromkeys(keys))
+
+    def _queried_for(self, writer: nodes.PersistNode) -> list[dg.AssetKey]:
+        above = self.topology.graph.ancestors(writer.id)
+        return [state_key(node.state) for node in above if isinstance(node, nodes.StateQueryNode)]
+
+    @cached_property
+    def queried(self) -> frozenset[dg.AssetKey]:
+        """The states that the flow's tables query, its own and others'."""
+        return frozenset(key for node in self.writers.values() for key in self._queried_for(node))
 
     @cached_property
     def partitions(self) -> dg.DailyPartitionsDefinition | None:

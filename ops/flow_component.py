@@ -18,9 +18,10 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.factory import flow_assets
+from assets.factory import FlowAssets, flow_assets
+from assets.flow_order import refuse_circle
 from assets.view import FlowView
-from ops.flow_definitions import FlowGroup, FlowSchedules, flow_definitions
+from ops.flow_definitions import FlowGroup, FlowSchedules, flow_definitions, in_order
 from pipelines import catalog
 from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.catalog.own_code import imported
@@ -76,11 +77,13 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
         settings = FlowSettings.from_environment()
         known = {spec.name: spec for spec in catalog.found()[0]}
         named = [self.flow] if isinstance(self.flow, str) else self.flow
-        groups = []
+        flows: list[FlowAssets] = []
         for name in named:
             spec = _same_of_catalog(name, _spec(name, context.path), known)
-            made = flow_assets(FlowView.of(spec, settings), is_deployable=spec.name in known)
-            groups.append(FlowGroup([made], spec.name, self.schedules))
+            view = FlowView.of(spec, settings)
+            refuse_circle(view, [flow.view for flow in flows])
+            flows.append(flow_assets(view, is_deployable=spec.name in known))
+        groups = [FlowGroup([flow], flow.view.name, self.schedules) for flow in in_order(flows)]
         return flow_definitions(groups, str(settings.lake), resources=self.resources, one_process=self.one_process)
 
 

@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.factory import FlowAssets, TakenNames, assets_of, flow_assets, take_names
+from assets.flow_order import put_in_order, refuse_circle
 from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_job
 from ops.jobs.compaction import checkpoint_compaction_job
@@ -107,20 +108,31 @@ def catalog_group(settings: FlowSettings) -> FlowGroup:
         settings: The folders.
     """
     specs, problems = found()
-    flows, faults = [], [str(problem) for problem in problems]
+    flows: list[FlowAssets] = []
+    faults = [str(problem) for problem in problems]
     fixed_jobs, _ = _wired(FlowGroup([]))
     names = [name for job in fixed_jobs for name in (job.name, *(node.name for node in job.nodes))]
     taken: TakenNames = {("step", name): ("", f'"{name}" of all flows') for name in names}
     for spec in specs:
         try:
             made = flow_assets(FlowView.of(spec, settings))
+            refuse_circle(made.view, [flow.view for flow in flows])
             take_names(made, taken)
             flows.append(made)
         except Exception as error:  # its author's, or Dagster's of a name that it does not take
             faults.append(f'flow "{spec.name}": {type(error).__name__}: {error}')
     for fault in faults:
         logger.error("not loaded", reason=fault)
-    return FlowGroup(flows, faults=faults)
+    return FlowGroup(in_order(flows), faults=faults)
+
+
+def in_order(flows: Sequence[FlowAssets]) -> list[FlowAssets]:
+    """Return the flows, those made anew that Dagster could not put in an order."""
+    views = put_in_order([flow.view for flow in flows])
+    return [
+        flow if view is flow.view else flow_assets(view, is_deployable=flow.is_deployable)
+        for flow, view in zip(flows, views, strict=True)
+    ]
 
 
 def flow_definitions(

@@ -21,8 +21,8 @@ import pipelines.catalog
 from ops.flow_definitions import catalog_group, flow_definitions
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset
 from pipelines.quality import warn
-from pipelines.sources import FixedBatches
-from pipelines.trident import DeltaState, TridentTopology
+from pipelines.sources import DeltaTableSource, FixedBatches
+from pipelines.trident import Count, DeltaState, MapGet, TridentTopology
 
 PROJECT = Path(__file__).resolve().parent.parent
 SNAPSHOT = PROJECT / "tests" / "definitions_snapshot.json"
@@ -268,3 +268,76 @@ def test_a_flow_whose_names_are_taken_is_left_out(
     dg.Definitions.validate_loadable(flow_definitions([group], str(tmp_path / "lake")))
     (fault,) = group.faults
     assert said in fault
+
+
+def asking(name: str, state: str, *, reads: str = "", queries: str = "", answers: str = "") -> FlowSpec:
+    """A flow that writes `state`, and `answers` from a query of another state."""
+
+    def build(settings: FlowSettings) -> TridentTopology:
+        made = TridentTopology(name)
+        place = settings.lake / "states" / reads
+        source = DeltaTableSource(place, "k string, n bigint") if reads else FixedBatches("k string, n bigint", [])
+        stream = made.new_stream(f"{name}_in", source)
+        if queries and not answers:
+            stream = stream.state_query(queries, "k", MapGet(), "seen bigint")
+        stream.group_by("k").persistent_aggregate(DeltaState(state), Count(), "seen")
+        if answers:
+            stream.state_query(queries, "k", MapGet(), "seen bigint").partition_persist(DeltaState(answers))
+        return made
+
+    return FlowSpec(name, "Asks.", build)
+
+
+ORDERS = asking("orders", "orders", queries="totals", answers="told")
+TOTALS = asking("totals", "totals", reads="orders")
+
+
+@pytest.mark.parametrize(
+    ("flows", "parents"),
+    [
+        ((ORDERS, TOTALS), {"told": {"sources/orders_in"}, "totals": {"orders"}}),
+        ((TOTALS, ORDERS), {"told": {"sources/orders_in"}, "totals": {"orders"}}),
+        # Two that query each other: the first one comes behind.
+        (
+            (asking("a", "x", queries="y"), asking("b", "y", queries="x")),
+            {"x": {"sources/a_in", "y"}, "y": {"sources/b_in"}},
+        ),
+        # Through a third one.
+        (
+            (asking("a", "x", queries="z"), asking("b", "y", reads="x"), asking("c", "z", reads="y")),
+            {"x": {"sources/a_in"}, "y": {"x"}, "z": {"y"}},
+        ),
+        # A flow that queries what it writes itself, before it writes it.
+        ((asking("a", "x", queries="x"),), {"x": {"sources/a_in"}}),
+        ((asking("a", "x", queries="x", answers="y"),), {"x": {"sources/a_in"}, "y": {"sources/a_in", "x"}}),
+    ],
+)
+def test_flows_that_query_what_is_made_of_them_load(
+    flows: tuple[FlowSpec, ...], parents: dict[str, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.catalog.FLOWS", flows)
+    group = catalog_group(FlowSettings(tmp_path))
+    assert group.faults == []
+    defs = flow_definitions([group], str(tmp_path / "lake"))
+    dg.Definitions.validate_loadable(defs)
+    seen = describe(defs)["assets"]
+    assert {name: set(seen[name]["parents"]) for name in parents} == parents
+
+
+def test_a_flow_that_closes_a_circle_of_tables_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = asking("a", "x", reads="z"), asking("b", "y", reads="x")
+    third, other = asking("c", "z", reads="y"), asking("other", "others", queries="z")
+    monkeypatch.setattr("pipelines.catalog.FLOWS", (first, second, third, other))
+    group = catalog_group(FlowSettings(tmp_path))
+    dg.Definitions.validate_loadable(flow_definitions([group], str(tmp_path / "lake")))
+    assert [view.name for view in group.views] == ["a", "b", "other"]
+    (fault,) = group.faults
+    assert 'flow "c" reads the table "y" of the flow "b"' in fault
+
+
+def test_a_flow_that_reads_its_table_to_make_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.catalog.FLOWS", (asking("a", "x", reads="x"), asking("other", "others")))
+    group = catalog_group(FlowSettings(tmp_path))
+    dg.Definitions.validate_loadable(flow_definitions([group], str(tmp_path / "lake")))
+    assert [view.name for view in group.views] == ["other"]
+    assert "is read to make itself" in group.faults[0]
