@@ -21,13 +21,15 @@ from pyspark.sql.types import BinaryType, BooleanType, DatetimeType, NumericType
 from pipelines.errors import BatchError, ChangeoverError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
-from pipelines.execution.batch.poison import PoisonRows
+from pipelines.execution.batch.poison import Kept, PoisonRows
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
 from pipelines.execution.checkpoint.belonging import Belonging, Named, keep_named, named_by
 from pipelines.execution.checkpoint.changeover import refuse_skipped, windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
+from pipelines.execution.checkpoint.waiting_rows import Waiting
 from pipelines.execution.checkpoint.window_files import (
     Begun,
+    Between,
     Definition,
     KeptStates,
     StateFiles,
@@ -452,10 +454,48 @@ class DriverWindows:
                     batch.txid, batch.attempt, self._state_of(before), pieces, partial(self._between, run, {})
                 )
             except WindowFailure as failure:
+                self._blame(batch, position.plan, self._state_of(before), clock, partial(self._between, run, {}))
                 where = self._stages[failure.number].where
                 raise BatchError(f"{where} failed: {reason_of(failure.error)}") from failure.error
         self.rows = self._states.rows(state)
         return Windowed(Named(batch.txid, state, clocks), self._frames(results))
+
+    def _blame(
+        self, batch: Batch, plan: str | None, before: StateRef | None, clock: int | None, between: Between
+    ) -> None:
+        """Note of an attempt that failed in the windows whether it did so by what waits: a skip is to leave that out, too."""
+        end, none = NEVER if clock is None else clock, self._stages[0].row_schema.empty_table()
+        waiting = None
+        if before is not None and self._states.waiting_fail(batch.txid, before, (none, end), between):
+            waiting = Waiting(before.file, end, batch.attempt, plan)
+        self._states.waiting.blame(batch.txid, waiting)
+
+    def leave_out_waiting(self, epoch: Epoch, batch: Batch, plan: str | None, reason: str, seen: int) -> None:
+        """Put what waited into quarantine if a batch that is left out failed by it; from then on the windows do not have it.
+
+        Cut off between the two it is done once more, for Spark has not marked the batch.
+
+        Args:
+            batch: the last attempt at it.
+            plan, reason: of that attempt.
+            seen: the version of quarantine before it was known that the batch is left out; -1: there was none.
+
+        Raises:
+            LateWriterError: another process has changed the group's rows there since.
+        """
+        before = self._state_of(next(self._named(batch.txid), None))
+        waiting = self._states.waiting.blamed(batch.txid, batch.attempt, plan)
+        if before is None or waiting is None or waiting.state != before.file:
+            self._states.waiting.release(batch.txid, None)
+            return
+        if self._states.waiting.is_released(batch.txid, waiting):
+            return
+        rows = self._states.waiting_up_to(batch.txid, before, waiting.clock)
+        if rows is not None and rows.num_rows:
+            why = f"it waited for the watermark, and batch {batch.txid} failed by such events: {reason}"
+            poison = PoisonRows(self._group)
+            poison.keep_waiting_of(epoch, batch, rows, self._node.context.stream, Kept(why, seen, plan))
+        self._states.waiting.release(batch.txid, waiting)
 
     def _between(self, run: PlanRun, given: dict[int, DataFrame], number: int, results: pa.Table) -> pa.Table:
         """Return the rows of the window behind one, from its results and those of the ones before it (`given`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
 
 logger = logs.logger(__name__)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The reason for which rows come to quarantine, what `PoisonRows.seen` has returned, and the digest of their batch's plan."""
+
+    reason: str
+    seen: int
+    plan: str | None
 
 
 class PoisonRows:
@@ -140,21 +150,47 @@ class PoisonRows:
             txid: of no batch.
             rows: with the fields that the windows before took, and the event's clock in ms.
         """
+        self._put(epoch, Batch(self._group.name, txid, 0), self._waiting(rows, stream, reason))
+        logger.warning("waiting events in quarantine", txid=txid, rows=rows.num_rows, reason=reason)
+
+    def keep_waiting_of(self, epoch: Epoch, batch: Batch, rows: pa.Table, stream: str, kept: Kept) -> None:
+        """Put events that waited for the watermark beside the rows of a batch that failed by them and is left out, once.
+
+        Args:
+            rows: as of `keep_waiting`.
+
+        Raises:
+            LateWriterError: as in `keep`.
+        """
+        rejected = self._waiting(rows, stream, kept.reason)
+        self._put(epoch, batch, rejected, kept.seen, kept.plan, among=f" AND rule = '{WAITING}'")
+        logger.warning("waiting events in quarantine", txid=batch.txid, rows=rows.num_rows, reason=kept.reason)
+
+    def _waiting(self, rows: pa.Table, stream: str, reason: str) -> DataFrame:
         frame = arrow_frame(self._group.spark, rows)
         frame = frame.withColumns({name: F.lit(None).cast("string") for name in (CORRUPT, FILE)})
         fields = [name for name in rows.column_names if name not in events.COLUMNS or name == events.CLOCK]
-        rejected = rejected_batch(frame, fields, stream, reason).withColumn("rule", F.lit(WAITING))
-        self._put(epoch, Batch(self._group.name, txid, 0), rejected)
-        logger.warning("waiting events in quarantine", txid=txid, rows=rows.num_rows, reason=reason)
+        return rejected_batch(frame, fields, stream, reason).withColumn("rule", F.lit(WAITING))
 
     def _put(
-        self, epoch: Epoch, batch: Batch, rejected: DataFrame, seen: int | None = None, plan: str | None = None
+        self,
+        epoch: Epoch,
+        batch: Batch,
+        rejected: DataFrame,
+        seen: int | None = None,
+        plan: str | None = None,
+        *,
+        among: str = "",
     ) -> None:
-        """Put rows in the place of those that quarantine holds of the batch, but of those whose file has gone since."""
+        """Put rows in the place of those that quarantine holds of the batch, but of those whose file has gone since.
+
+        Args:
+            among: a further condition on these.
+        """
         group, writer = self._group, self._group.quarantine
         rows = of_group(rejected.toArrow(), group.name)
         writer.prepare(table_columns())
-        where = poison_rows(group.rejected, batch.txid, alone=True)
+        where = poison_rows(group.rejected, batch.txid, alone=True) + among
         gone = self._marked_gone(writer.table.stored(where))
         received, rows = (
             rows.num_rows,

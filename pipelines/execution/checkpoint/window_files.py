@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
+from pipelines.execution.checkpoint.waiting_rows import WaitingRows
+from pipelines.graph import events
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.windows.arrays import EMPTY, Arrays, WindowContent, from_ipc, to_ipc
 
@@ -311,6 +314,7 @@ class WindowFiles:
 
     def __init__(self, files: StateFiles, windows: Sequence[Arrays], definition: Definition) -> None:
         self._files, self._windows, self._definition = files, windows, definition
+        self.waiting = WaitingRows(files)
         # Who runs the flow by itself knows of no version: what it leaves is still of the last one that was deployed.
         self._version = definition.version
         self._empty: States = (EMPTY,) * len(windows)
@@ -336,13 +340,38 @@ class WindowFiles:
         Returns:
             The results of each window, and what the records of the batch are to name.
         """
-        results, states = self._fed(self._state(before), pieces, between)
+        results, states = self._fed(self._state_below(txid, before), pieces, between)
         below = self._stands_on(before, states)
         ref, parts = self._write(txid, attempt, states, below, results)
         size = _bytes_of_windows(parts) + (self._below[before][1] if below and before else 0)
         self._last = (ref, states)
         self._stands(ref, below, size)
         return results, ref
+
+    def waiting_fail(self, txid: int, before: StateRef, piece: tuple[pa.Table, int], between: Between) -> bool:
+        """Return whether what waits makes a batch fail by itself: without its rows it fails as well, but not without both.
+
+        Args:
+            before, between: as of `run`.
+            piece: no rows, and the batch's clock.
+        """
+        states = self._state_below(txid, before)
+        if states[0].pending is None:
+            return False
+        without = (replace(states[0], pending=None), *states[1:])
+        return self._fails(states, piece, between) and not self._fails(without, piece, between)
+
+    def _fails(self, states: States, piece: tuple[pa.Table, int], between: Between) -> bool:
+        try:
+            self._fed(states, [piece], between)
+        except WindowFailure:
+            return True
+        return False
+
+    def waiting_up_to(self, txid: int, before: StateRef, clock: int) -> pa.Table | None:
+        """Return what waits in the state with which a batch begins, up to a clock; None: nothing."""
+        pending = self._state_below(txid, before)[0].pending
+        return None if pending is None else pending.filter(pc.less_equal(pending[events.CLOCK], clock))
 
     def begin(self, txid: int, states: States, left: pa.Table | None = None) -> StateRef:
         """Write the states that the windows begin with, whole.
@@ -429,10 +458,13 @@ class WindowFiles:
         """
         below = self._below[ref][0] if ref in self._below else self._read(ref).below
         kept, txid = {ref.file, *(file.file for file in below)}, _txid(ref.file)
-        for name in self._files.names():
+        names = self._files.names()
+        for name in names:
             own = _txid(name)
             if name not in kept and own is not None and txid is not None and own <= txid:
                 self._files.remove(name)
+        if txid is not None:
+            self.waiting.clear(names, txid)
 
     def rows(self, ref: StateRef | None) -> int:
         """Return how many windows a state holds: of each key one, or one per span that is open. None: that is empty."""
@@ -452,6 +484,13 @@ class WindowFiles:
         if self._last is None or self._last[0] != ref:
             self._last = (ref, self._loaded(ref))
         return self._last[1]
+
+    def _state_below(self, txid: int, ref: StateRef | None) -> States:
+        """Return the state with which a batch begins: without what was left out of it with the batches between."""
+        first, *others = self._state(ref)
+        if ref is None or first.pending is None:
+            return (first, *others)
+        return (replace(first, pending=self.waiting.left(ref.file, first.pending, txid)), *others)
 
     def _loaded(self, ref: StateRef) -> States:
         last = self._read(ref)
@@ -489,7 +528,8 @@ class WindowFiles:
         # With fewer windows before it a span ends a little earlier: the one behind it is still to get what ends in between.
         clock = None if last.head["clock"] is None else last.head["clock"] - lost
         states = [replace(state, pending=None, clock=clock) for state in states]
-        states[0] = replace(states[0], pending=last.tables.get(_part(_PENDING, 0)))
+        pending = self.waiting.left(ref.file, last.tables.get(_part(_PENDING, 0)))
+        states[0] = replace(states[0], pending=pending)
         return KeptStates(tuple(states), tuple(empty))
 
     def _stands(self, ref: StateRef, below: list[StateRef], size: int) -> None:
@@ -580,7 +620,7 @@ def outputs_in(files: StateFiles) -> tuple[str, ...]:
 
 def waiting_in(files: StateFiles, ref: StateRef) -> int:
     """Return how many events of a state wait for the clock."""
-    pending = _read(files, ref).tables.get(_part(_PENDING, 0))
+    pending = WaitingRows(files).left(ref.file, _read(files, ref).tables.get(_part(_PENDING, 0)))
     return 0 if pending is None else pending.num_rows
 
 

@@ -123,6 +123,13 @@ class BatchAttempts:
         batch = Batch(self._scope, txid, record.attempt)
         self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
+    def leave_out_waiting(self, txid: int, seen: int) -> None:
+        """Leave out with a skipped batch what waits in its windows, if it failed by that."""
+        record = self._tracker.group().record(txid)
+        if self._shared.windows is not None and record is not None:
+            batch = Batch(self._scope, txid, record.attempt)
+            self._shared.windows.leave_out_waiting(self._epoch, batch, self._plan(txid), record.reason, seen)
+
     def run_windows(self, txid: int, frames: Frames, seen: int) -> None:
         """Run the windows of a skipped batch to their end, which the state store demands of every batch.
 

@@ -340,6 +340,7 @@ class StreamRunner:
         seen = self._poison.seen() if skipped else -1
         kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id), plan)
         if skipped and kept and not self._group.sources.has_windows:
+            self._attempts.leave_out_waiting(txid, seen)
             return report
         self._claims.check_planned(batch_id)
         if self._windows:
@@ -357,6 +358,7 @@ class StreamRunner:
                     self._attempts.run_windows(txid, frames, seen)
                 if not kept:
                     self._attempts.keep_skipped(txid, frames, seen)
+                    self._attempts.leave_out_waiting(txid, self._poison.seen())
             else:
                 report = self._attempts.run(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)

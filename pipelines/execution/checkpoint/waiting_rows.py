@@ -1,0 +1,126 @@
+"""Rows that wait for the watermark and make a batch fail: whoever skips that batch leaves them out of the windows, too.
+
+They are in the state with which the batch begins, which a skip leaves as it is: each later batch would fail by them. Two files
+beside the states tell of them. `waiting-TXID` says that an attempt failed by them, also without the batch's own rows.
+`released-TXID` says that the batch was left out and that quarantine has them: the state counts as one without them from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from pipelines.errors import TrideltaError
+from pipelines.graph import events
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipelines.execution.checkpoint.window_files import StateFiles
+
+_BLAMED: Final = "waiting-"
+_RELEASED: Final = "released-"
+_NAME = re.compile(rf"^(?:{_BLAMED}|{_RELEASED})(\d+)$")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Rows that wait in a state.
+
+    Attributes:
+        state: its file.
+        clock: up to which they are meant, in ms.
+        attempt: the one that failed by them.
+        plan: the digest of its plan; None: not known.
+    """
+
+    state: str
+    clock: int
+    attempt: int
+    plan: str | None
+
+
+class WaitingRows:
+    """The rows that wait in the states of a query's windows and make batches fail, as far as files tell of them."""
+
+    def __init__(self, files: StateFiles) -> None:
+        self._files = files
+        # Asked for by each batch, and written by this process alone while it holds the checkpoint.
+        self._released: dict[int, Waiting] | None = None
+
+    def blame(self, txid: int, waiting: Waiting | None) -> None:
+        """Note by which rows that wait an attempt at a batch has failed; None: by none."""
+        self._put(f"{_BLAMED}{txid}", waiting)
+
+    def blamed(self, txid: int, attempt: int, plan: str | None) -> Waiting | None:
+        """Return by which rows that wait an attempt at a batch has failed; None: by none, as far as it is known."""
+        waiting = self._of(f"{_BLAMED}{txid}")
+        return waiting if waiting is not None and (waiting.attempt, waiting.plan) == (attempt, plan) else None
+
+    def release(self, txid: int, waiting: Waiting | None) -> None:
+        """Note which rows were left out with a batch; None: none were, whatever was noted of an earlier plan of it."""
+        released = self._all_released()
+        if released.get(txid) == waiting:
+            return
+        self._put(f"{_RELEASED}{txid}", waiting)
+        released.pop(txid, None)
+        if waiting is not None:
+            released[txid] = waiting
+
+    def is_released(self, txid: int, waiting: Waiting) -> bool:
+        """Return whether these rows were left out with a batch."""
+        return self._all_released().get(txid) == waiting
+
+    def left(self, state: str, pending: pa.Table | None, below: int | None = None) -> pa.Table | None:
+        """Return what waits in a state without what was left out of it.
+
+        Args:
+            below: by batches before this txid; None: by any.
+        """
+        own = [
+            one.clock
+            for txid, one in self._all_released().items()
+            if one.state == state and (below is None or txid < below)
+        ]
+        if pending is None or not own:
+            return pending
+        kept = pending.filter(pc.greater(pending[events.CLOCK], max(own)))
+        return kept if kept.num_rows else None
+
+    def clear(self, names: list[str], txid: int) -> None:
+        """Remove what is known of batches up to one whose state is there: no batch begins with one below it any more."""
+        for name in names:
+            found = _NAME.match(name)
+            if found and int(found[1]) <= txid:
+                self._files.remove(name)
+                self._all_released().pop(int(found[1]), None)
+
+    def _all_released(self) -> dict[int, Waiting]:
+        if self._released is None:
+            named = [name for name in self._files.names() if name.startswith(_RELEASED) and _NAME.match(name)]
+            read = {int(name.removeprefix(_RELEASED)): self._of(name) for name in named}
+            self._released = {txid: waiting for txid, waiting in read.items() if waiting is not None}
+        return self._released
+
+    def _put(self, name: str, waiting: Waiting | None) -> None:
+        # Of a file that never changes there is none for a moment: the batch is still to be tried, or left out, by then.
+        self._files.remove(name)
+        if waiting is not None:
+            self._files.write(name, json.dumps(asdict(waiting)).encode())
+
+    def _of(self, name: str) -> Waiting | None:
+        try:
+            values: Mapping[str, Any] = json.loads(self._files.read(name))
+            return Waiting(str(values["state"]), int(values["clock"]), int(values["attempt"]), values["plan"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise TrideltaError(
+                f"the file {name} of the windows is damaged: it does not name events that waited for the watermark",
+                hint="bring it back from a backup of the checkpoint",
+            ) from None

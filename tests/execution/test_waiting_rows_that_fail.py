@@ -1,0 +1,219 @@
+"""Events that wait for the watermark and make a batch fail: its skip leaves them out, and the flow goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import PoisonBatchError, TrideltaError
+from pipelines.execution.batch.driver_windows import DriverWindows
+from pipelines.execution.batch.poison import PoisonRows
+from pipelines.execution.checkpoint.waiting_rows import WaitingRows
+from pipelines.flowmix import Flow, Policy, Sum, WindowAggregator
+from pipelines.sources import FixedBatches
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "k string, v bigint, timestamp bigint"
+MOST = 2**63 - 1
+LATER: list[Any] = [[("b", 5, 200_000)], [("b", 6, 400_000)], [("b", 7, 600_000)]]
+BATCHES: list[Any] = [[("a", MOST, 0), ("a", 1, 1000)], *LATER]
+
+
+class Faulty(WindowAggregator):
+    """Sums, and cannot stand a 13 until a file is there: code that was corrected."""
+
+    outputs = "sum bigint"
+
+    def __init__(self, mended: str) -> None:
+        self.sum, self.mended = 0, mended
+
+    def added(self, event: Any) -> None:
+        if event["v"] == 13 and not Path(self.mended).exists():
+            raise ValueError("thirteen is not a number for me")
+        self.sum += event["v"]
+
+    def evicted(self, event: Any) -> None:
+        """Nothing is taken back."""
+
+    def aggregate(self) -> int:
+        return self.sum
+
+
+def aligned(batches: list[Any] = BATCHES) -> Callable[[int], Flow]:
+    return lambda count: (
+        Flow("late", windows="batch")
+        .stream("s", FixedBatches(SCHEMA, batches[:count]), delay=60)
+        .partition("k")
+        .aligned(Sum("v", "sum"), every=60)
+        .persist("sums")
+        .build()
+    )
+
+
+def behind_a_window(count: int) -> Flow:
+    """What waits fails in the second window, which it reaches within the same batch."""
+    first: Any = Flow("late", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:count]), delay=60)
+    first = first.partition("k").aggregate(Sum("v", "v"), trigger=Policy.count(1), evict=Policy.count(1))
+    return first.partition("k").aligned(Sum("v", "sum"), every=60).persist("sums").build()
+
+
+def one_by_one(mended: Path, batches: list[Any]) -> Callable[[int], Flow]:
+    return lambda count: (
+        Flow("late", windows="batch")
+        .stream("s", FixedBatches(SCHEMA, batches[:count]), delay=60)
+        .partition("k")
+        .aggregate(Faulty(str(mended)), trigger=Policy.count(1), evict=Policy.count(99))
+        .persist("sums")
+        .build()
+    )
+
+
+def sums(lake: Lake) -> list[tuple[str, int]]:
+    return sorted((row["k"], row["sum"]) for row in lake.state("sums").scan().to_pylist())
+
+
+def quarantined(lake: Lake) -> list[tuple[int, str, Any, Any]]:
+    if not lake.quarantine_path("late").exists():
+        return []
+    rows = DeltaTable(str(lake.quarantine_path("late"))).to_pyarrow_table().to_pylist()
+    read = [(row["_txid"], row["rule"], json.loads(row["row"])) for row in rows]
+    return sorted((txid, rule, row["k"], row["v"]) for txid, rule, row in read)
+
+
+def poisoned(runtime: Runtime, flow: Callable[[int], Flow], txid: int, count: int) -> None:
+    with pytest.raises(PoisonBatchError) as caught:
+        runtime.catch_up(flow(count))
+    assert caught.value.txid == txid
+
+
+WAITED = [(1, "poison", "b", 5), (1, "waiting", "a", 1), (1, "waiting", "a", MOST)]
+
+
+@pytest.mark.parametrize("flow", [aligned(), behind_a_window], ids=["aligned", "behind a window"])
+def test_the_flow_goes_on_behind_the_skip(spark: SparkSession, tmp_path: Path, flow: Callable[[int], Flow]) -> None:
+    lake = Lake(tmp_path)
+    runtime = Runtime(spark, lake, max_attempts=2)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    assert quarantined(lake) == [(1, "poison", "b", 5)]
+    runtime.skip(flow(2), 1)
+    Runtime(spark, lake).catch_up(flow(4))
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake) == WAITED
+
+
+@pytest.mark.parametrize("cut", ["before quarantine", "before the mark", "behind it"])
+def test_cut_off_in_the_skip_it_is_done_once_more(
+    spark: SparkSession, tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, flow = Lake(tmp_path), aligned()
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    runtime.skip(flow(2), 1)
+    places = {
+        "before quarantine": (PoisonRows, "keep_waiting_of"),
+        "before the mark": (WaitingRows, "release"),
+        "behind it": (DriverWindows, "leave_out_waiting"),
+    }
+    of, name = places[cut]
+    inner = getattr(of, name)
+
+    def off(*given: Any) -> None:
+        if cut == "behind it":
+            inner(*given)
+        raise TrideltaError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(of, name, off)
+        with pytest.raises(TrideltaError, match="cut off"):
+            runtime.catch_up(flow(2))
+    Runtime(spark, lake).catch_up(flow(4))
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake) == WAITED
+
+
+def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Two batches are left out, one for its own rows, one for what waits."""
+    own = [
+        [("a", 1, 0)],
+        [("a", 13, 0), ("b", 1, 200_000)],
+        [("b", 13, 300_000)],
+        [("c", 1, 700_000)],
+        [("c", 2, 900_000)],
+    ]
+    lake, flow = Lake(tmp_path), one_by_one(tmp_path / "never", own)
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    runtime.skip(flow(2), 1)
+    runtime.catch_up(flow(3))
+    assert sums(lake) == [("a", 1)]
+    poisoned(runtime, flow, 3, 4)
+    runtime.skip(flow(4), 3)
+    runtime.catch_up(flow(5))
+    assert quarantined(lake) == [
+        (1, "poison", "a", 13),
+        (1, "poison", "b", 1),
+        (3, "poison", "c", 1),
+        (3, "waiting", "b", 13),
+    ]
+
+
+def test_mended_windows_take_what_waits(spark: SparkSession, tmp_path: Path) -> None:
+    batches = [[("a", 13, 0)], [("b", 1, 200_000)], [("b", 2, 400_000)]]
+    lake, flow = Lake(tmp_path), one_by_one(tmp_path / "mended", batches)
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    (tmp_path / "mended").touch()
+    runtime.catch_up(flow(3))
+    assert sums(lake) == [("a", 13), ("b", 1)]
+    assert quarantined(lake) == []
+
+
+def test_a_batch_that_is_planned_again_takes_what_was_left_out_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Its plan, and Spark's mark, are lost with the power. It fails no more, or by something else."""
+    batches = [[("a", 13, 0)], [("b", 1, 200_000)], [("b", 2, 400_000)]]
+    lake, flow = Lake(tmp_path), one_by_one(tmp_path / "mended", batches)
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    runtime.skip(flow(2), 1)
+    runtime.catch_up(flow(2))
+    assert quarantined(lake) == [(1, "poison", "b", 1), (1, "waiting", "a", 13)]
+    for kind in ("offsets", "commits"):
+        for name in ("1", ".1.crc"):
+            (lake.checkpoint_path("late", "s") / "spark" / kind / name).unlink(missing_ok=True)
+    (tmp_path / "mended").touch()
+    runtime.catch_up(flow(3))
+    assert sums(lake) == [("a", 13), ("b", 1)]
+    assert quarantined(lake) == []
+
+
+def test_a_changed_definition_does_not_get_what_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """Nor does the former one, which comes back."""
+    lake, flow = Lake(tmp_path), aligned()
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    runtime.skip(flow(2), 1)
+    runtime.catch_up(flow(2))
+
+    def changed(count: int) -> Flow:
+        stream: Any = Flow("late", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:count]), delay=60)
+        return stream.partition("k").aligned(Sum("v", "sum"), every=120).persist("sums").build()
+
+    Runtime(spark, lake).catch_up(changed(2), changed_windows="begin")
+    Runtime(spark, lake).catch_up(flow(2), changed_windows="begin")
+    Runtime(spark, lake).catch_up(changed(4), changed_windows="begin")
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake) == WAITED
