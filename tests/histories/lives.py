@@ -14,7 +14,7 @@ from pipelines.errors import PoisonBatchError
 from pipelines.places.location import Place
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
-from tests.histories.model import BAD, NO_SLICE, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
+from tests.histories.model import BAD, NO_SLICE, NON_TRANSACTIONAL, TRANSACTIONAL, Event, Group, Refusal, Sink
 from tests.histories.operations import arrive, backfill, catch_up, committed, compaction, end_of_replay, replay
 from tests.histories.play import Copies, Play, as_said
 from tests.histories.world import MOMENTS, STEPS, Killed, Outcome, StuckError, Witness, copied, put_back, told_of_steps
@@ -71,8 +71,9 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
     path, (said, _) = copies[-1 - back]
     must = said.epoch != found.epoch or _of_another_life(play, found, said)
     must = must or any(sink.last >= said.first + len(said.planned) for sink in play.model.sinks(found))
-    if not must and found.reads_gone(said):
-        # Only what its stream has finished may leave a source: this copy would begin it once more.
+    demanding = any(sink.kind == TRANSACTIONAL for sink in play.model.sinks(found))
+    if not must and demanding and found.reads_gone(said):
+        # Only what its stream has finished may leave a source: this copy would begin it once more, and the batch fail.
         return
     _brought_back(play, found, path, play.world.checkpoint(found.name), _End(must), lambda: _restored(found, said))
 
