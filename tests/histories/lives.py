@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import PoisonBatchError
+from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.places.location import Place
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
@@ -138,7 +138,7 @@ class _End:
 
     Attributes:
         must: it is refused.
-        errors: by one of these; where it must not be, it goes on. None: by any, and else it may be.
+        errors: by one of these; where it must not be, it goes on. None: by any of the engine's own, and else it may be.
     """
 
     must: bool
@@ -158,9 +158,11 @@ def _brought_back(
     outcome = world.run(play.catching_up())
     if end.must and outcome.error is None:
         raise Difference("an older copy brought back", "no error", "refused at the start")
-    may = end.errors is None and not isinstance(outcome.error, PoisonBatchError)
+    is_own = isinstance(outcome.error, TrideltaError)
+    may = end.errors is None and is_own and not isinstance(outcome.error, PoisonBatchError)
     if outcome.error is not None and (end.must or may or play.may_refuse(outcome)):
-        refused = play.streams_before(group, *(end.errors or (type(outcome.error).__name__,)))
+        own = type(outcome.error).__name__ if is_own else TrideltaError.__name__
+        refused = play.streams_before(group, *(end.errors or (own,)))
         play.follow(refused, outcome, "an older copy brought back, refused")
         put_back(aside, folder)
         world.lake = type(world.lake)(world.lake.root)
