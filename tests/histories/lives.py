@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import PoisonBatchError
+from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.places.location import Place
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
-from tests.histories.model import BAD, NO_SLICE, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
+from tests.histories.model import BAD, NO_SLICE, NON_TRANSACTIONAL, TRANSACTIONAL, Event, Group, Refusal, Sink
 from tests.histories.operations import arrive, backfill, catch_up, committed, compaction, end_of_replay, replay
 from tests.histories.play import Copies, Play, as_said
 from tests.histories.world import MOMENTS, STEPS, Killed, Outcome, StuckError, Witness, copied, put_back, told_of_steps
@@ -71,8 +71,9 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
     path, (said, _) = copies[-1 - back]
     must = said.epoch != found.epoch or _of_another_life(play, found, said)
     must = must or any(sink.last >= said.first + len(said.planned) for sink in play.model.sinks(found))
-    if not must and found.reads_gone(said):
-        # Only what its stream has finished may leave a source: this copy would begin it once more.
+    demanding = any(sink.kind == TRANSACTIONAL for sink in play.model.sinks(found))
+    if not must and demanding and found.reads_gone(said):
+        # Only what its stream has finished may leave a source: this copy would begin it once more, and the batch fail.
         return
     _brought_back(play, found, path, play.world.checkpoint(found.name), _End(must), lambda: _restored(found, said))
 
@@ -137,7 +138,7 @@ class _End:
 
     Attributes:
         must: it is refused.
-        errors: by one of these; where it must not be, it goes on. None: by any, and else it may be.
+        errors: by one of these; where it must not be, it goes on. None: by any of the engine's own, and else it may be.
     """
 
     must: bool
@@ -157,9 +158,11 @@ def _brought_back(
     outcome = world.run(play.catching_up())
     if end.must and outcome.error is None:
         raise Difference("an older copy brought back", "no error", "refused at the start")
-    may = end.errors is None and not isinstance(outcome.error, PoisonBatchError)
+    is_own = isinstance(outcome.error, TrideltaError)
+    may = end.errors is None and is_own and not isinstance(outcome.error, PoisonBatchError)
     if outcome.error is not None and (end.must or may or play.may_refuse(outcome)):
-        refused = play.streams_before(group, *(end.errors or (type(outcome.error).__name__,)))
+        own = type(outcome.error).__name__ if is_own else TrideltaError.__name__
+        refused = play.streams_before(group, *(end.errors or (own,)))
         play.follow(refused, outcome, "an older copy brought back, refused")
         put_back(aside, folder)
         world.lake = type(world.lake)(world.lake.root)

@@ -434,6 +434,8 @@ class Model:
         # So it was where quarantine has it; then all stays as it is where a state does not take the batch once more.
         keeps = any(sink.kind == TRANSACTIONAL for sink in held)
         settled = whole or (keeps and self.quarantined.get((group.name, group.epoch), -1) >= txid)
+        # What an opaque state would give up for a file that is gone nobody brings again.
+        settled = settled or (any(sink.kind == OPAQUE for sink in held) and any(name in group.gone for name in files))
         kinds = (TRANSACTIONAL, OPAQUE) if settled else (TRANSACTIONAL,)
         todo = [sink for sink in self.sinks(group) if sink.kind not in kinds or sink not in held]
         for claims, sinks in _by_claims(todo, frozenset(files)):

@@ -266,6 +266,14 @@ class GroupSources:
         sources = [self._sources[spout.id] for spout in self.spouts]
         return [source.positions(checkpoint, first, last, n) for n, source in enumerate(sources)]
 
+    def lack(self, taken: Sequence[frozenset[str]]) -> bool:
+        """Return whether files are gone that a batch took, so that it comes without their rows.
+
+        Args:
+            taken: of the batch what `positions_by_source` returns; nothing: it is not known.
+        """
+        return any(self._sources[spout.id].inner.gone(files) for spout, files in zip(self.spouts, taken, strict=False))
+
     def datasets(self) -> dict[str, tuple[Dataset, ...]]:
         """Return what each spout's source reads, by its stream, in OpenLineage's names; a group on channels has none."""
         return {spout.stream: self._sources[spout.id].datasets() for spout in self.spouts}

@@ -25,6 +25,8 @@ class Position:
     """How far the clocks of the channels that the group reads have come, as the batch says."""
     plan: str | None = None
     """The digest of the batch's entry in Spark's offset log."""
+    by_source: tuple[frozenset[str], ...] = ()
+    """The same files, of each source by itself."""
 
 
 def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:

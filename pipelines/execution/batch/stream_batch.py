@@ -202,7 +202,7 @@ class StreamBatch:
     def _commit_all(self, attempt: _Attempt) -> set[str]:
         """Commit all states, wave by wave. Return those that have the batch already and take nothing."""
         batch = attempt.batch
-        skipped = self._skipping(attempt.known, batch.txid)
+        skipped = self._skipping(attempt.known, batch.txid, attempt.position)
         attempt.settled = bool(skipped) or self._is_replayed(attempt.known, batch.txid)
         attempt.commits += [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
         for wave in self._group.waves:
@@ -311,16 +311,20 @@ class StreamBatch:
             return any(c.txid == txid and c.epoch == self._epoch.number for c in commits[-1:])
         return last is not None and last >= txid
 
-    def _skipping(self, known: Mapping[str, bool], txid: int) -> set[str]:
+    def _skipping(self, known: Mapping[str, bool], txid: int, position: Position | None = None) -> set[str]:
         """Return the states that take nothing of a batch, for they hold it.
 
         An opaque one would take back what a replay of quarantine has put in behind it: where one has, the batch was whole. So it
         was where quarantine has it, which comes last. Beside a transactional state, which goes by the verdict of then, it stays.
+        Where files of the batch are gone, nobody brings the rows again that it would give up.
         """
         held = [sink for sink in self._group.sinks if known[sink.name]]
         skipped = {sink.name for sink in held if sink.writer.skips(True)}
         opaque = {sink.name for sink in held if sink.writer.declared.kind == OPAQUE}
         if opaque and (self._is_replayed(known, txid) or (skipped and self._is_rejected(txid))):
+            return skipped | opaque
+        if opaque and position is not None and self._group.sources.lack(position.by_source):
+            logger.warning("files of the batch are gone: states keep what they have of it", states=sorted(opaque))
             return skipped | opaque
         return skipped
 

@@ -348,7 +348,7 @@ class StreamRunner:
         sources = self._group.sources
         taken = sources.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
         files = frozenset[str]().union(*taken)
-        position = Position(files, bytes_of(files), plan=plan)
+        position = Position(files, bytes_of(files), plan=plan, by_source=tuple(taken))
         started = time.monotonic()
         frame = frame.persist() if sources.kept else frame
         try:
