@@ -42,7 +42,9 @@ def run_topology(
     - `reference`: plain Python, one batch after the other;
     - `stream`: a real stream, a micro-batch per batch, into a lake of its own that is removed afterwards;
     - `bounded`: a real bounded run (a backfill) in which each batch is a slice: what an operation does per batch it does per
-      slice, so the results are those of the other engines. `batch`, its name in `run_flow`, is the same.
+      slice, so the results are those of the other engines. But what stands behind a window is one batch, as in `run_bounded`:
+      there an aggregate without a state, `min_by`, a join, a check of a whole batch see all results of all windows at once.
+      `batch`, its name in `run_flow`, is the same.
 
     Args:
         topology: what to run.
@@ -52,9 +54,9 @@ def run_topology(
         spark: the session; None: the active one. The reference engine asks for it only if an expression needs Spark.
 
     Returns:
-        By the state's name its rows as dicts, the same for every engine: keyed states by key, None first; a state
-        without keys as its one row; states of rows in commit order, and within a commit by value; those behind windows,
-        whose results have batches of their own, by value alone. Timestamps are without time zone, in UTC.
+        By the state's name its rows as dicts, the same for every engine but for that one batch: keyed states by key, None
+        first; a state without keys as its one row; states of rows in commit order, and within a commit by value; those behind
+        windows, whose results have batches of their own, by value alone. Timestamps are without time zone, in UTC.
 
     Raises:
         DefinitionError: for an engine or a stream that there is not.
