@@ -36,13 +36,15 @@ def run_topology(
 ) -> States:
     """Return every state of a topology after the given batches.
 
-    The batches stand in for the topology's sources, which are not read; the topology itself is not changed.
+    The batches stand in for the topology's sources, which are not read; the topology itself is not changed. Slices that it
+    names (`slice_by`) are left out: an operation per batch works per batch, where in a real stream it works per batch and slice.
 
     - `reference`: plain Python, one batch after the other;
     - `stream`: a real stream, a micro-batch per batch, into a lake of its own that is removed afterwards;
-    - `bounded`: a real bounded run (a backfill) in which each batch is a slice, whatever slices the topology names itself:
-      what an operation does per batch it does per slice, so the results are those of the other engines. `batch`, its name in
-      `run_flow`, is the same.
+    - `bounded`: a real bounded run (a backfill) in which each batch is a slice: what an operation does per batch it does per
+      slice, so the results are those of the other engines. But what stands behind a window is one batch, as in `run_bounded`:
+      there an aggregate without a state, `min_by`, a join, a check of a whole batch see all results of all windows at once.
+      `batch`, its name in `run_flow`, is the same.
 
     Args:
         topology: what to run.
@@ -52,9 +54,9 @@ def run_topology(
         spark: the session; None: the active one. The reference engine asks for it only if an expression needs Spark.
 
     Returns:
-        By the state's name its rows as dicts, the same for every engine: keyed states by key, None first; a state
-        without keys as its one row; states of rows in commit order, and within a commit by value; those behind windows,
-        whose results have batches of their own, by value alone. Timestamps are without time zone, in UTC.
+        By the state's name its rows as dicts, the same for every engine but for that one batch: keyed states by key, None
+        first; a state without keys as its one row; states of rows in commit order, and within a commit by value; those behind
+        windows, whose results have batches of their own, by value alone. Timestamps are without time zone, in UTC.
 
     Raises:
         DefinitionError: for an engine or a stream that there is not.
@@ -104,14 +106,14 @@ def query_topology(
 def with_batches(
     topology: TridentTopology, batches: Mapping[str, Sequence[Batch]], *, slices: bool = False
 ) -> TridentTopology:
-    """Return a copy of a topology whose sources give fixed batches, with `slices` each batch a slice of its own."""
+    """Return a copy of a topology whose sources give fixed batches, with `slices` each batch a slice, else unsliced."""
     twin = copy.copy(topology)
     twin.graph = nodes.Graph()
     for node in topology.graph:
         if isinstance(node, nodes.SpoutNode) and not isinstance(node, nodes.ChannelSpoutNode):
             source = FixedBatches(node.source.schema, batches.get(node.stream, ()))
             source.max_parallelism = node.source.max_parallelism
-            node = replace(node, source=source, slice_by=BATCH_NUMBER if slices else node.slice_by)
+            node = replace(node, source=source, slice_by=BATCH_NUMBER if slices else None)
         twin.graph.add(node)
     return twin
 

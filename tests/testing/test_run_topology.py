@@ -337,6 +337,29 @@ def test_an_updater_is_given_the_keys_as_they_are_written() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("engine", ["reference", "stream", "bounded"])
+def test_a_topologys_own_slices_are_left_out(engine: Engine) -> None:
+    topology = TridentTopology("days")
+    stream = topology.new_stream("s", FixedBatches("day string, n bigint", []), slice_by="day")
+    stream.aggregate("n", Sum(), "x").partition_persist(DeltaState("sums"))
+    found = run_topology(topology, {"s": [[("d1", 1), ("d2", 2)], []]}, engine)
+    assert found == {"sums": [{"x": 3}, {"x": 0}]}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(("engine", "sums"), [("reference", [0, 2, 2]), ("stream", [0, 2, 2]), ("bounded", [4])])
+def test_a_bounded_run_has_one_batch_behind_a_window(engine: Engine, sums: list[int]) -> None:
+    """It is the one exception from equal results: `run_topology` says so."""
+    topology = TridentTopology("behind")
+    stream = topology.new_stream("s", FixedBatches("a bigint", [])).tumbling_window(2, "a", Count(), "n")
+    stream.aggregate("n", Sum(), "x").partition_persist(DeltaState("sums"))
+    found = run_topology(topology, {"s": [[(1,), (2,)], [(3,), (4,)], [(5,)]]}, engine)
+    assert found == {"sums": [{"x": x} for x in sums]}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("engine", ["reference", "stream", "bounded"])
 def test_a_batch_that_no_row_of_reaches_a_gate_is_judged(engine: Engine) -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatches("n bigint", [])).filter("n > 0")
