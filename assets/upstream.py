@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 RUNNING = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 # Verdicts of a check that are looked through for those on the slices: of a year of days, made three times.
 VERDICTS = 1000
+# Events of Dagster that one query reads: it gives no more.
+RECORDS = 1000
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,60 @@ def partitions_of(
 
 
 def failed_at(instance: dg.DagsterInstance, key: dg.AssetKey, slices: Collection[str]) -> dict[str, datetime]:
-    """Return when the run ended that was to make each of these partitions and did not."""
-    tried = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
-    runs = {slice_: run for slice_, (run, _) in tried.items() if slice_ in slices}
-    ends = {}
-    for run in set(runs.values()):
-        record = instance.get_run_record_by_id(run)
-        if record is not None and record.dagster_run.status in FINISHED_STATUSES:
-            ends[run] = datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
-    return {slice_: ends[run] for slice_, run in runs.items() if run in ends}
+    """Return when the run ended that was last to make each of these partitions and did not.
+
+    Dagster's own status forgets the failure with the next materialization, also with that of a late row from a stream or a
+    catch-up, which makes no slice again. So what counts is what that run itself has materialized.
+    """
+    tried = _last_tried(instance, key, slices)
+    ends = _failed_runs(instance, {run for run, _ in tried.values()})
+    tried = {slice_: attempt for slice_, attempt in tried.items() if attempt[0] in ends}
+    made = _made_by(instance, key, tried)
+    return {slice_: ends[run] for slice_, (run, _) in tried.items() if slice_ not in made}
+
+
+Attempt = tuple[str, int]
+"""The run that was to make a partition, and the place of its plan in Dagster's event log."""
+
+
+def _last_tried(instance: dg.DagsterInstance, key: dg.AssetKey, slices: Collection[str]) -> dict[str, Attempt]:
+    storage, planned = instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    last = storage.get_latest_storage_id_by_partition(key, planned, set(slices)) if slices else {}
+    if not last:
+        return {}
+    wanted = dg.EventRecordsFilter(planned, asset_key=key, storage_ids=list(last.values()))
+    runs = {record.storage_id: record.run_id for record in storage.get_event_records(wanted)}
+    return {slice_: (runs[place], place) for slice_, place in last.items() if place in runs}
+
+
+def _failed_runs(instance: dg.DagsterInstance, runs: Collection[str]) -> dict[str, datetime]:
+    """Return those that are over and have failed or were cancelled, with when; one that succeeded has made all its slices."""
+    if not runs:
+        return {}
+    over = [status for status in FINISHED_STATUSES if status is not dg.DagsterRunStatus.SUCCESS]
+    records = instance.get_run_records(dg.RunsFilter(run_ids=list(runs), statuses=over))
+    return {
+        record.dagster_run.run_id: datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
+        for record in records
+    }
+
+
+def _made_by(instance: dg.DagsterInstance, key: dg.AssetKey, tried: Mapping[str, Attempt]) -> set[str]:
+    """Return the partitions that their runs have materialized, whatever came after it."""
+    if not tried:
+        return set()
+    storage, materialized = instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION
+    last = storage.get_latest_storage_id_by_partition(key, materialized, set(tried))
+    later = [slice_ for slice_, (_, planned) in tried.items() if last.get(slice_, 0) > planned]
+    since = min((tried[slice_][1] for slice_ in later), default=0)
+    wanted = dg.AssetRecordsFilter(key, asset_partitions=later, after_storage_id=since)
+    made: set[str] = set()
+    cursor, more = None, bool(later)
+    while more:
+        found = instance.fetch_materializations(wanted, limit=RECORDS, cursor=cursor)
+        made |= {str(one.partition_key) for one in found.records if one.run_id == tried[str(one.partition_key)][0]}
+        cursor, more = found.cursor, found.has_more
+    return made
 
 
 def runs_over(
@@ -160,8 +207,8 @@ class Upstream:
     def refused(self, slices: Sequence[str]) -> dict[str, str]:
         """Return the slices that cannot be made, and why: a slice read is missing, has failed, or its table fails a check."""
         reasons: dict[str, list[str]] = {}
-        for key, partitions in self._read.items():
-            unmade, unsound = self._unmade(key, partitions, slices), self._unsound(key, slices)
+        for key in self._read:
+            unmade, unsound = self._unmade(key, slices), self._unsound(key, slices)
             for slice_ in {**unmade, **unsound}:
                 seen = ", ".join(words[slice_] for words in (unmade, unsound) if slice_ in words)
                 reasons.setdefault(slice_, []).append(self._said(key, slice_, seen))
@@ -175,16 +222,13 @@ class Upstream:
             for slice_, why in sorted(self.refused(slices).items())
         )
 
-    def _unmade(
-        self, key: dg.AssetKey, partitions: dg.TimeWindowPartitionsDefinition, slices: Sequence[str]
-    ) -> dict[str, str]:
+    def _unmade(self, key: dg.AssetKey, slices: Sequence[str]) -> dict[str, str]:
         """Return slices that failed since their last commit, and those that neither Dagster nor the lake knows."""
         from pipelines.state.slices import made_slices, slice_times
 
         table = self._view.upstream_table(self._lake, key)
         made, at = made_slices(table) or frozenset(), slice_times(table)
-        known = partitions_of(self._instance, key, partitions)
-        failed = failed_at(self._instance, key, known.failed & set(slices))
+        failed = failed_at(self._instance, key, slices)
         missing = {slice_name: "that slice is not there" for slice_name in slices if slice_name not in made}
         # One that was made since by the command line is whole, though Dagster has not heard of it.
         late = {

@@ -54,6 +54,9 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_ST
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from dagster._core.utils import make_new_backfill_id
 
+# The last verdict of a check on one partition, or on the table as a whole.
+from dagster._core.event_api import PartitionKeyFilter
+
 # A forked run gets Dagster's instance as text, ends on an interrupt as Dagster's own runs do, and is reported with its words.
 from dagster._serdes import deserialize_value, serialize_value
 from dagster._utils import get_run_crash_explanation
@@ -83,6 +86,7 @@ __all__ = [
     "DefaultRunLauncher",
     "LaunchRunContext",
     "PartitionBackfill",
+    "PartitionKeyFilter",
     "PartitionRangeSelector",
     "PartitionsByAssetSelector",
     "PartitionsSelector",

@@ -218,7 +218,7 @@ class Reporter:
     def check_results(self) -> Iterator[dg.AssetCheckResult]:
         """Return one result per check, for the step that owns the checks."""
         self._settle()
-        yield from (verdict.result() for verdict in self._verdicts.values())
+        yield from (verdict.result(self._context.instance) for verdict in self._verdicts.values())
 
     def log_checks(self) -> None:
         """Log one evaluation per check, for a step that does not own them, or that fails."""

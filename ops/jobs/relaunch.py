@@ -139,7 +139,7 @@ def _of_flow(
             for slice_ in (name for name in slices if name not in made):
                 was.setdefault(slice_, (MISSING, f"not in {table.name}"))
         at = slice_times(table)
-        for slice_, ended in failed_at(instance, key, known.failed & set(slices)).items():
+        for slice_, ended in failed_at(instance, key, slices).items():
             already = was.get(slice_, (MISSING, ""))[0] == FAILED
             if not already and (slice_ not in at or at[slice_] <= ended):
                 was[slice_] = (FAILED, f"{table.name}: its run failed at {ended:%Y-%m-%d %H:%M} UTC")

@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, DagsterEventType
+from dagster._core.events import StepMaterializationData as Materialized
 from dagster._core.events.log import EventLogEntry
 from dagster._core.test_utils import create_run_for_test
 
@@ -16,6 +17,7 @@ from assets.factory import backfill_policy, flow_assets
 from assets.upstream import Upstream
 from assets.view import FlowView
 from ops.flow_definitions import slices_job
+from ops.jobs.relaunch import SliceRecords, find_slices
 from ops.schedules import _arrived, slices_schedule
 from pipelines import Lake
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec
@@ -216,6 +218,58 @@ def test_the_own_verdict_of_a_slice_counts_before_the_tables(days: FlowView, tmp
         assert "that slice is not there" in refused[second]
 
 
+@pytest.mark.parametrize("late", ["during the run", "after it", "never"])
+def test_a_late_row_makes_up_for_no_failed_slice(
+    late: str, days: FlowView, rides: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream, or a catch-up, reports a past day whenever a row of it comes late; that makes no slice again."""
+    graph = two_flows.definitions(tmp_path).get_repository_def().asset_graph
+    made, failed, whole = "2024-01-01", "2024-01-02", "2024-01-03"
+    lines = dg.AssetKey("ride_lines")
+    monkeypatch.setattr("pipelines.state.slices.made_slices", lambda _: frozenset({made, failed, whole}))
+    with dg.instance_for_test() as instance:
+
+        def say(
+            run: dg.DagsterRun, kind: DagsterEventType, data: AssetMaterializationPlannedData | Materialized
+        ) -> None:
+            instance.report_dagster_event(DagsterEvent(kind.value, run.job_name, event_specific_data=data), run.run_id)
+
+        def come_late() -> None:
+            for key in (KEPT, lines):
+                for day in (made, failed, whole):
+                    instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=day))
+
+        def plan(*days: str) -> dg.DagsterRun:
+            run = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED)
+            for key in (KEPT, lines):
+                for day in days:
+                    say(run, DagsterEventType.ASSET_MATERIALIZATION_PLANNED, AssetMaterializationPlannedData(key, day))
+            return run
+
+        def make(run: dg.DagsterRun, day: str) -> None:
+            for key in (KEPT, lines):
+                one = Materialized(dg.AssetMaterialization(key, partition=day))
+                say(run, DagsterEventType.ASSET_MATERIALIZATION, one)
+
+        before, run = plan(whole), plan(made, failed)
+        for day in (whole, failed):
+            make(before, day)
+        make(run, made)
+        if late == "during the run":
+            come_late()
+        for ended, how in ((before, DagsterEventType.RUN_SUCCESS), (run, DagsterEventType.RUN_FAILURE)):
+            instance.handle_new_event(_ended(ended.run_id, ended.job_name, how))
+        if late == "after it":
+            come_late()
+
+        records = SliceRecords(instance, graph, Lake(tmp_path / "lake"))
+        (found,) = find_slices(records, [rides], {"rides": [made, failed, whole]}, 5)
+        assert (found.slice, found.was) == (failed, "failed")
+        refused = Upstream(days, graph, instance, Lake(tmp_path / "lake")).refused([made, failed, whole])
+        assert set(refused) == {failed}
+        assert "its last run for that slice failed" in refused[failed]
+
+
 def _read_by(source: Source, lake: str) -> dg.AssetKey:
     topology = TridentTopology("reader")
     topology.new_stream("in", source).partition_persist(DeltaState("kept", kind="opaque"))
@@ -223,6 +277,6 @@ def _read_by(source: Source, lake: str) -> dg.AssetKey:
     return view.key_of(view.spouts[0])
 
 
-def _ended(run: str, job: str) -> EventLogEntry:
-    event = DagsterEvent(DagsterEventType.RUN_SUCCESS.value, job)
+def _ended(run: str, job: str, how: DagsterEventType = DagsterEventType.RUN_SUCCESS) -> EventLogEntry:
+    event = DagsterEvent(how.value, job)
     return EventLogEntry(None, "DEBUG", "", run, datetime.now(UTC).timestamp(), job_name=job, dagster_event=event)

@@ -11,16 +11,22 @@ from typing import Any, cast
 
 import dagster as dg
 import pytest
+from dagster._core.events import DagsterEvent
+from dagster._core.test_utils import create_run_for_test
 
 from assets.events.failed_rows import of_result, quarantine_links, table
 from assets.events.reporting import Reporter
 from assets.events.verdicts import GateVerdict, check_specs
-from assets.factory import failure
+from assets.factory import failure, state_assets
 from assets.view import FlowView
 from pipelines import Lake
+from pipelines.catalog import FlowSettings
 from pipelines.execution.report import SliceReport
 from pipelines.quality import CheckResult, drop
+from resources import LakeResource, SparkResource
+from tests.assets.conftest import TRIPS
 
+SEEN = {"sample": [{"line": None, "n": 0}]}
 WRONG: dict[str, Any] = {"success": False, "rows": 20, "unexpected": 8, "observed": None}
 
 
@@ -105,6 +111,52 @@ def test_a_slice_of_which_no_rows_came_holds(view: FlowView, lake: Lake) -> None
     told = verdict(view, lake, "fits", "2024-01-03").evaluation()
     assert told.passed
     assert told.metadata["rows"].value == 0
+
+
+def test_a_run_that_reads_nothing_repeats_what_a_gate_said_last(settings: FlowSettings) -> None:
+    view = FlowView.of(dataclasses.replace(TRIPS, slices=None), settings)
+    checks = ("fits", "line_is_there", "not_empty")
+    batches: list[dict[str, bool]] = []
+
+    class Runs(LakeResource):
+        def runtime(self, *_: Any, **__: Any) -> Any:
+            def catch_up(_: Any, progress: Any) -> None:
+                for txid, said in enumerate(batches):
+                    told = [
+                        {"name": name, "rows": 9, "success": passed, "detail": SEEN} for name, passed in said.items()
+                    ]
+                    gates = ({"gate": "plausible", "checks": told},)
+                    progress(SimpleNamespace(txid=txid, attempt=0, gates=gates, commits=(), **took))
+
+            return SimpleNamespace(catch_up=catch_up)
+
+    took = {"received": 9, "quarantined": 0, "seconds": 0.1}
+    resources = {"spark": SparkResource(), "lake": Runs(root=str(settings.lake))}
+    with dg.instance_for_test() as instance:
+
+        def run(*read: dict[str, bool]) -> dict[str, tuple[bool, Any]]:
+            batches[:] = read
+            done = dg.materialize([state_assets(view)], instance=instance, resources=resources, raise_on_error=False)
+            assert done.success
+            said = done.get_asset_check_evaluations()
+            return {
+                one.check_name.removeprefix("plausible__"): (one.passed, one.metadata["rows"].value) for one in said
+            }
+
+        nothing = dict.fromkeys(checks, (True, 0))
+        assert run() == nothing
+        # `line_is_there` drops, `not_empty` warns.
+        red = {"fits": (True, 9), "line_is_there": (False, 9), "not_empty": (False, 9)}
+        assert run({"fits": True, "line_is_there": False, "not_empty": False}) == red
+        assert run() == red
+        assert run() == red
+        assert run(dict.fromkeys(checks, True)) == dict.fromkeys(checks, (True, 9))
+        # What `fail` has refused was skipped, or is well: else the run would read it again.
+        refused = dg.AssetCheckEvaluation(view.gate_checks[0].key.asset_key, "plausible__fits", passed=False)
+        run_id = create_run_for_test(instance).run_id
+        event = DagsterEvent("ASSET_CHECK_EVALUATION", "a_job", event_specific_data=refused)
+        instance.report_dagster_event(event, run_id)
+        assert run() == {**dict.fromkeys(checks, (True, 9)), "fits": (True, 0)}
 
 
 def test_failed_rows_show_what_the_rows_hold() -> None:
