@@ -57,6 +57,9 @@ _PATTERN = re.compile(r"[\\\[\]{}?*]")
 _MAX_FILE_AGE = "100000000d"
 
 
+_MOST_COLUMNS = 1 << 18
+"""Of a line of CSV: with one more Spark ends the read, where a line with too many is malformed. A reader takes 8 bytes for each
+from the start, 2 MB of these; Spark's own limit, 20,480, is reached by 20 KB of commas."""
 _LOOKED_AT = 36
 """So many files are compared with the schema before it is refused."""
 
@@ -460,6 +463,8 @@ class JsonFiles(FileSource):
 class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
+    One of more than 262,144 columns fails its batch; the option `maxColumns` is another limit.
+
     The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
     declared field go to quarantine, the first, too, if it names no declared field. Without a header columns go by position. Only
     `.gz`, `.bz2` and `.deflate` files can be looked at so: files with a header that are packed otherwise are not read.
@@ -476,7 +481,9 @@ class CsvFiles(FileSource):
     def __init__(self, path: str | Place, schema: str, *, header: bool = True, **options: Any) -> None:
         super().__init__(path, schema, **options)
         # Without column pruning Spark parses every column of each line: it is malformed for all readers or none.
-        self.options = {**self.options, "header": header, "columnPruning": False}
+        most = self._option("maxColumns", _MOST_COLUMNS)
+        others = {name: value for name, value in self.options.items() if name.lower() != "maxcolumns"}
+        self.options = {**others, "maxColumns": most, "header": header, "columnPruning": False}
 
     def check_file(self, name: str, file: Place) -> None:
         """Check that the header names all declared fields."""

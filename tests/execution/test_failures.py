@@ -11,12 +11,20 @@ from typing import Any
 
 import pytest
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.causes import PYTHON_WORKER, causes, lost_task
 from pipelines.errors import DiskFullError, PoisonBatchError, UnknownStateError
-from pipelines.execution.protocol.failures import disk_full, lake_fault, missing_module, reason_of, store_fault
+from pipelines.execution.protocol.failures import (
+    disk_full,
+    is_of_rows,
+    lake_fault,
+    missing_module,
+    reason_of,
+    store_fault,
+)
 from pipelines.execution.runners.stream import _interval
 from pipelines.places.store import StoreError
 from pipelines.planner.values import Where
@@ -74,6 +82,16 @@ class OfSparkError(Exception):
         for kind, text in reversed(chain):
             self._origin = Thrown(kind, text, self._origin)
         super().__init__(said or "\nCaused by: ".join(f"{kind}: {text}" for kind, text in chain))
+
+
+class OfCallError(Py4JJavaError):
+    """An error of Spark's for which PySpark has no name."""
+
+    def __init__(self, *chain: tuple[str, str | None]) -> None:
+        Py4JError.__init__(self, "An error occurred while calling o1.collectAsArrowToPython")
+        self.java_exception = OfSparkError(*chain)._origin
+
+    __str__ = Exception.__str__
 
 
 def in_worker(error: BaseException, *, simplified: bool = True) -> OfSparkError:
@@ -190,6 +208,34 @@ def test_what_another_jvm_alone_knows_is_known_by_spark_s_words_about_the_task(t
     hostile = f"{said}{PYTHON_WORKER}: Traceback\n{said}java.io.IOException: {DISK}"
     assert not seen_outside(OfSparkError(("org.apache.spark.SparkException", hostile)), tmp_path)
     assert lost_task(f"x {said}java.io.IOException: {DISK}") is None
+
+
+def test_rows_that_spark_cannot_work_out_are_known_by_what_ended_their_task() -> None:
+    said = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: "
+    said += "Lost task 0.0 in stage 3.0 (TID 9) (host executor driver): "
+    spark, waited = (
+        "org.apache.spark.SparkException",
+        ("org.apache.spark.SparkException", "Exception thrown in awaitResult: "),
+    )
+    unread = (spark, "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a.  SQLSTATE: KD001")
+    for chain in (
+        (waited, unread, ("java.lang.RuntimeException", "file:/a is not a Parquet file")),
+        (waited, (spark, f"{said}java.lang.ArithmeticException: long overflow\n\tat java.base/x")),
+    ):
+        assert is_of_rows(OfCallError(*chain)), chain
+    for chain in (
+        (waited, (spark, "[SPARK_JOB_CANCELLED] Job 5 cancelled because SparkContext was shut down SQLSTATE: XXKDA")),
+        (waited, (spark, f"{said}ExecutorLostFailure (executor 1 exited caused by one of the running tasks)")),
+        (waited, (spark, f"{said}java.lang.OutOfMemoryError: Java heap space")),
+        (waited, unread, ("java.lang.OutOfMemoryError", "Java heap space")),
+        (
+            waited,
+            (spark, "Job aborted due to stage failure: Total size of serialized results of 9 tasks is bigger than x"),
+        ),
+        (("java.lang.IllegalStateException", f"Cannot call methods on a stopped SparkContext. {unread[1]}"),),
+    ):
+        assert not is_of_rows(OfCallError(*chain)), chain
+    assert not is_of_rows(Py4JNetworkError("Answer from Java side is empty"))
 
 
 def test_a_missing_module_is_known_by_its_type() -> None:

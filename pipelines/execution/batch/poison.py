@@ -8,7 +8,6 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,7 +16,7 @@ from pipelines.errors import BatchError, DefinitionError, TrideltaError
 from pipelines.execution.batch.quarantine import of_group, poison_rows, rejected_batch, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import Batch, BatchState, Coordinator
-from pipelines.execution.protocol.failures import lake_fault, reason_of
+from pipelines.execution.protocol.failures import is_of_rows, lake_fault, reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events
 from pipelines.sources.base import CORRUPT, FILE
@@ -101,7 +100,7 @@ class PoisonRows:
         except Exception as error:
             doing = f"batch {batch.txid}, which is skipped, was put into quarantine"
             fault: TrideltaError | None = lake_fault(error, str(self._group.quarantine.table.path), doing)
-            if fault is None and isinstance(error, PySparkException | LookupError):
+            if fault is None and is_of_rows(error):
                 logger.warning("skipped batch not kept", txid=batch.txid, reason=reason_of(error))
                 return
             flow = self._group.topology.name

@@ -7,7 +7,7 @@ import re
 
 import tenacity
 
-from pipelines.causes import PYTHON_WORKER, Cause, causes, raised_in_worker, shortened
+from pipelines.causes import PYTHON_WORKER, Cause, causes, lost_task, raised_in_worker, shortened
 from pipelines.errors import DiskFullError, TrideltaError
 from pipelines.places.store import StoreError
 
@@ -31,6 +31,10 @@ _JAVA_FULL = re.compile(r"(?:^|[:(] ?)No space left on device\)?\.?(?: SQLSTATE:
 # delta-rs has one class for most that fails in it, and quotes what a row says; the system's error it gives last, as it is.
 _RUST_DISK = re.compile(r"(?:_internal|deltalake)\b.*|builtins\.OSError")
 _RUST_FULL = re.compile(r"(?:^|: )No space left on device \(os error 28\)$")
+
+_UNREAD = re.compile(r"\[(?:FAILED_READ_FILE|KAFKA_DATA_LOSS)\b")
+# With more memory the same rows come through.
+_JAVA_MEMORY = {"java.lang.OutOfMemoryError", "org.apache.spark.memory.SparkOutOfMemoryError"}
 
 # What the clients of stores raise.
 _JAVA_STORE = re.compile(
@@ -77,6 +81,33 @@ def reason_of(error: BaseException) -> str:
     if text.startswith("An error occurred while calling "):
         text = next((cause.text for cause in reversed(causes(error)) if cause.text.strip()), text)
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", shortened(text.strip().splitlines()[0]))
+
+
+def is_of_rows(error: BaseException) -> bool:
+    """Return whether Spark cannot work out some rows, as an error says that is not the lake's: the same rows fail again.
+
+    PySpark has no name for much of what a task fails with, such as a file that is torn. So it has none for a JVM that is gone,
+    a job that was cancelled, an executor that died or a result that is too large, which say nothing of the rows.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, PySparkException | LookupError):
+        return True
+    chain = causes(error) if isinstance(error, Py4JJavaError) else []
+    if any(cause.type in _JAVA_MEMORY for cause in chain):
+        return False
+    return any(_is_unread(cause) or _failed_by_itself(cause) for cause in chain)
+
+
+def _is_unread(cause: Cause) -> bool:
+    return cause.type.startswith("org.apache.spark.") and _UNREAD.match(cause.text) is not None
+
+
+def _failed_by_itself(cause: Cause) -> bool:
+    """Return whether an exception has ended a task: what ends it from outside has a name without a package."""
+    task = lost_task(cause.text) if cause.type == "org.apache.spark.SparkException" else None
+    return task is not None and "." in task.type and task.type not in _JAVA_MEMORY
 
 
 class MissingModuleError(TrideltaError):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from pipelines.errors import BatchError, GateError, LockedError, ReadPointError, TrideltaError, UnknownStateError
@@ -330,7 +331,7 @@ class Replayer:
             yield
         except TrideltaError:
             raise
-        except (PySparkException, OSError, DeltaError) as error:
+        except (PySparkException, Py4JJavaError, OSError, DeltaError) as error:
             raise lake_fault(error, str(self._lake.root), "rows were replayed") or BatchError(
                 f'flow "{self._topology.name}": the replay of {lot.what} stopped: {reason_of(error)}',
                 hint="correct the flow and replay again: what is committed is not done twice",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from pipelines import logs
@@ -26,7 +27,7 @@ from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.protocol.coordinator import GONE, Batch, BatchState, Poison, RefusedError
-from pipelines.execution.protocol.failures import back_off, lake_fault, missing_module, reason_of
+from pipelines.execution.protocol.failures import back_off, is_of_rows, lake_fault, missing_module, reason_of
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.stopping import Drained, Stopping
 from pipelines.places.lease import LeaseLostError
@@ -141,10 +142,12 @@ class BatchAttempts:
             try:
                 self._group.sources.clocks(frames)
                 return
-            except PySparkException as error:
+            except (PySparkException, Py4JJavaError) as error:
                 self._stopping.leave_if_forced(error)
                 if (outside := self._outside(error, txid)) is not None:
                     raise outside from error
+                if not is_of_rows(error):
+                    raise
                 if tries < self._max_attempts:
                     time.sleep(back_off(tries))
                     continue
