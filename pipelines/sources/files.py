@@ -82,11 +82,15 @@ def passed_over(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
-def is_read(below: Path | None) -> bool:
-    """Return whether Spark reads a file of a folder: it passes over some names, and other folders than `key=value`."""
+def is_read(below: Path | None, *, any_folder: bool = False) -> bool:
+    """Return whether Spark reads a file of a folder: it passes over some names, and other folders than `key=value`.
+
+    Args:
+        any_folder: whether it looks into other folders, too (`recursiveFileLookup`).
+    """
     if below is None or passed_over(below.name):
         return False
-    return all("=" in part and not passed_over(part) for part in below.parts[:-1])
+    return all((any_folder or "=" in part) and not passed_over(part) for part in below.parts[:-1])
 
 
 def fits(name: str, glob: str) -> bool:
@@ -194,6 +198,11 @@ class FileSource(StoredSource):
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
         first = list(islice((file for file in files if str(file) not in outside), _LOOKED_AT))
         self._seen = first, next((file for file in files if ":" in file.name), None)
+
+    def reads(self, below: Path) -> bool:
+        """Return whether a file is one that the stream takes, by the path that leads to it from the folder."""
+        glob = str(self._option("pathGlobFilter", "*"))
+        return is_read(below, any_folder=self._is_recursive) and fits(below.name, glob)
 
     def check_first(self, name: str, *, begun: bool = False) -> None:
         """Check that the files have readable names, and the first one fits the schema; later ones go to quarantine.
@@ -324,10 +333,14 @@ class FileSource(StoredSource):
 
     def _of_folders(self, file: str) -> tuple[str, ...]:
         """Return the columns, in small letters, whose values a file has from the folders `key=value` that it lies in."""
-        if str(self._option("recursiveFileLookup", False)).lower() == "true":
+        if self._is_recursive:
             return ()
         folders = file.removeprefix(self.path).split("/")[:-1]
         return tuple(folder.partition("=")[0].lower() for folder in folders if "=" in folder)
+
+    @property
+    def _is_recursive(self) -> bool:
+        return str(self._option("recursiveFileLookup", False)).lower() == "true"
 
     def _own_and_given(self, file: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return the fields, with their types, whose values stand in a file, and those that it has from its folders."""

@@ -151,7 +151,8 @@ class Task(threading.Thread):
         self._lake_root = str(definition["lake"])
         trigger = float(settings.get("trigger_seconds", 5.0))
         self._trigger: float | None = trigger
-        self.figures = TaskFigures(query.group, trigger)
+        sources = [spout.source.inner for spout in topology.spouts]
+        self.figures = TaskFigures(query.group, trigger, sources)
         self.lease: Lease | None = None
         self._wanted, self._unwanted, self._leaving = threading.Event(), threading.Event(), threading.Event()
         self._failures = 0

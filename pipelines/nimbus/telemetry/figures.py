@@ -9,9 +9,10 @@ import re
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
@@ -21,7 +22,8 @@ from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.status import ASSIGNED, FAILED, REPARTITIONING, RUNNING, STARTING, CheckStatus
 from pipelines.places.location import Location, Place
 from pipelines.places.store import StoreError
-from pipelines.sources.base import place_of
+from pipelines.sources.base import Source, place_of
+from pipelines.sources.files import FileSource, is_read
 from pipelines.state.delta_log import adds, commit_file
 
 if TYPE_CHECKING:
@@ -38,16 +40,23 @@ _MOST_COMMITS = 200
 """Commits that are looked into: a query that is farther behind is far behind."""
 
 
-def waiting(progress: Mapping[str, Any], checkpoint: Place) -> dict[str, float]:
+Reads = Callable[[Path], bool]
+"""Whether a stream takes a file, by the path that leads to it from the source's folder."""
+
+
+def waiting(
+    progress: Mapping[str, Any], checkpoint: Place, folders: Mapping[str, Reads] = MappingProxyType({})
+) -> dict[str, float]:
     """Count what waits at a query's sources: `files` of folders, `commits` of Delta tables, `records` of Kafka.
 
     Args:
         progress: Spark's report of the query (`StreamingQueryProgress` as JSON).
         checkpoint: Spark's checkpoint of the query.
+        folders: of folders of files, by their paths, which files their sources read; of others, those that Spark reads by itself.
     """
     counts: dict[str, float] = {}
     for index, source in enumerate(progress.get("sources") or ()):
-        for measure, number in _of_source(source, checkpoint / "sources" / str(index)):
+        for measure, number in _of_source(source, checkpoint / "sources" / str(index), folders):
             if number > 0:
                 counts[measure] = counts.get(measure, 0.0) + number
     return counts
@@ -65,13 +74,14 @@ def gone(progress: Mapping[str, Any]) -> list[str]:
     return [path for path in paths if path.startswith("/") and not glob.has_magic(path) and not Path(path).exists()]
 
 
-def _of_source(source: Mapping[str, Any], log: Place) -> Iterator[tuple[str, float]]:
+def _of_source(source: Mapping[str, Any], log: Place, folders: Mapping[str, Reads]) -> Iterator[tuple[str, float]]:
     described, end = str(source.get("description") or ""), _offset(source.get("endOffset"))
     metrics = source.get("metrics") or {}
     if "maxOffsetsBehindLatest" in metrics:
         yield RECORDS, float(metrics["maxOffsetsBehindLatest"])
     elif described.startswith("FileStreamSource[") and "logOffset" in end:
-        yield FILES, float(_files(_path(described), log, int(end["logOffset"])))
+        path = _path(described)
+        yield FILES, float(_files(path, folders.get(path, is_read), log, int(end["logOffset"])))
     elif described.startswith("DeltaSource[") and "reservoirVersion" in end:
         yield COMMITS, float(_commits(_path(described), int(end["reservoirVersion"])))
 
@@ -93,29 +103,26 @@ def _path(described: str) -> str:
     return inside.removeprefix("file:").replace("///", "/", 1) if inside.startswith("file:") else inside
 
 
-def _files(path: str, log: Place, listing: int) -> int:
+def _files(path: str, reads: Reads, log: Place, listing: int) -> int:
     """Count a folder's files that are newer than all that the query has listed: Spark takes them by their times."""
     newest = _newest(log, listing)
     if newest is None:
         return 0
     place = place_of(path)
     if isinstance(place, Location):
-        there = place.store.entries(place.key)
-        return sum(entry.modified * 1000 > newest and not _is_hidden(entry.key) for entry in there)
+        new = [entry.key for entry in place.store.entries(place.key) if entry.modified * 1000 > newest]
+        return sum(reads(Location(place.scheme, place.bucket, key).relative_to(place)) for key in new)
     folder = path if os.path.isdir(path) else None  # noqa: PTH112 - a path that may be a pattern
     names = (entry.path for entry in os.scandir(folder)) if folder else iter(glob.glob(path))  # noqa: PTH207
     count = 0
     for name in names:
-        if not _is_hidden(name):
-            try:
-                count += int(os.stat(name).st_mtime * 1000) > newest  # noqa: PTH116
-            except OSError:
-                continue  # gone again
+        try:
+            is_newer = int(os.stat(name).st_mtime * 1000) > newest  # noqa: PTH116
+        except OSError:
+            continue  # gone again
+        # For most of them the time is enough.
+        count += is_newer and reads(Path(name.rpartition("/")[2]))
     return count
-
-
-def _is_hidden(name: str) -> bool:
-    return name.rpartition("/")[2][:1] in ("_", ".")
 
 
 def _newest(log: Place, listing: int) -> int | None:
@@ -201,9 +208,18 @@ def _without_rows(gate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TaskFigures:
-    """The figures of a running query. Written by the thread that runs batches, read by the one that beats."""
+    """The figures of a running query. Written by the thread that runs batches, read by the one that beats.
 
-    def __init__(self, group: str, trigger_seconds: float) -> None:
+    Args:
+        sources: those of its flow.
+    """
+
+    def __init__(self, group: str, trigger_seconds: float, sources: Iterable[Source] = ()) -> None:
+        self._folders: dict[str, Reads] = {}
+        for source in sources:
+            if isinstance(source, FileSource) and source.path is not None:
+                # Of two sources of one folder nobody knows here which is whose.
+                self._folders[source.path] = is_read if source.path in self._folders else source.reads
         self.state = ASSIGNED
         self._group, self._trigger = group, trigger_seconds
         self.last_error: str | None = None
@@ -262,7 +278,7 @@ class TaskFigures:
         # Of this run of the query: a trigger has ended well, be it without a batch.
         self.last_error = None
         try:
-            self.backlog = waiting(self._progress, checkpoint)
+            self.backlog = waiting(self._progress, checkpoint, self._folders)
         except StoreError as error:
             # The batches find out for themselves whether the store answers.
             logger.warning("what waits was not counted", reason=str(error))

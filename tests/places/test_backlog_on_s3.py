@@ -1,0 +1,82 @@
+"""What waits in a folder of a bucket: the files that its stream would take, and no others. No Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.nimbus.telemetry.figures import TaskFigures, waiting
+from pipelines.places.location import Location
+from pipelines.sources import JsonFiles, TextFiles
+from tests.places.test_store import make_folder
+
+READ = ["new.json", "day=1/new.json", "day=1/hour=2/new.json", "_a=1.json"]
+UNREAD = ["archive/old.json", "day=1/archive/old.json", "_temporary/0/x", ".hidden/x.json", "_SUCCESS", ".x.json"]
+UNREAD += ["x.json._COPYING_", "day=1._COPYING_/x.json"]
+
+
+def progress(place: Location) -> dict[str, Any]:
+    return {"sources": [{"description": f"FileStreamSource[{place}]", "endOffset": '{"logOffset": 0}'}]}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Spark's checkpoint: the newest file that was listed is of 2001."""
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_text('v1\n{"path":"a","timestamp":1000000000000,"batchId":0}')
+    return tmp_path
+
+
+def test_files_of_a_bucket_that_spark_does_not_read_do_not_wait(bucket: str, log: Path) -> None:
+    place = Location.of(f"s3://{bucket}/sold")
+    for name in UNREAD:
+        (place / name).write_bytes(b"{}")
+    make_folder(bucket, "sold/done")
+    assert waiting(progress(place), log) == {}
+    for name in READ:
+        (place / name).write_bytes(b"{}")
+    assert waiting(progress(place), log) == {"files": len(READ)}
+
+
+@pytest.mark.parametrize(
+    ("options", "many"),
+    [({}, 4), ({"pathGlobFilter": "new*"}, 3), ({"recursivefilelookup": "true"}, 6), ({"pathGlobFilter": "*.csv"}, 0)],
+)
+def test_a_source_says_which_files_of_its_folder_wait(
+    bucket: str, log: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], many: int
+) -> None:
+    place = Location.of(f"s3://{bucket}/sold")
+    for name in (*READ, *UNREAD):
+        (place / name).write_bytes(b"{}")
+    source = JsonFiles(place, "k string", **options)
+    figures = TaskFigures("g", 5.0, [TextFiles("/elsewhere"), source])
+    monkeypatch.setattr(figures, "_counted_at", float("-inf"))
+    figures.look(Reports(progress(place)), log)  # type: ignore[arg-type]
+    assert sum(figures.backlog.values()) == many
+
+
+def test_files_of_a_disk_that_spark_does_not_read_do_not_wait(tmp_path: Path, log: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.json", "b.json._COPYING_", "_c.json"):
+        (folder / name).write_text("{}")
+    seen = {"sources": [{"description": f"FileStreamSource[file:{folder}]", "endOffset": '{"logOffset": 0}'}]}
+    assert waiting(seen, log) == {"files": 1.0}
+    source = JsonFiles(folder, "k string", pathGlobFilter="*.csv")
+    assert waiting(seen, log, {str(source.path): source.reads}) == {}
+
+
+class Reports:
+    """A query with a report."""
+
+    def __init__(self, report: dict[str, Any]) -> None:
+        self._jsq, self._report = self, report
+
+    def lastProgress(self) -> Reports:  # noqa: N802
+        return self
+
+    def json(self) -> str:
+        return json.dumps(self._report)
