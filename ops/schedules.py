@@ -8,7 +8,7 @@ from datetime import timedelta
 import dagster as dg
 
 from assets.events.liveness import alert_all
-from assets.events.progress import Progress
+from assets.events.progress import Progress, follows
 from assets.sources import caught_up, look_at
 from assets.upstream import Upstream
 from assets.view import FlowView
@@ -248,7 +248,8 @@ def flows_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         limit_pools(context.instance, views)
         try:
-            deployed = nimbus.deployed()
+            # While the registry is restored no flow was removed, and nothing is to be reported again.
+            deployed = nimbus.deployed(expected=follows(context.cursor))
         except TrideltaError as error:
             return dg.SkipReason(str(error))
         if not deployed and not context.cursor:

@@ -39,6 +39,9 @@ from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_AS
 # The type of what `define_asset_job` returns.
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+# The last verdict of a check on one partition, or on the table as a whole.
+from dagster._core.event_api import PartitionKeyFilter
+
 # Backfills: the public client starts them over HTTP alone.
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
 
@@ -53,9 +56,6 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_ST
 # What the UI's page of an asset's partitions shows.
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from dagster._core.utils import make_new_backfill_id
-
-# The last verdict of a check on one partition, or on the table as a whole.
-from dagster._core.event_api import PartitionKeyFilter
 
 # A forked run gets Dagster's instance as text, ends on an interrupt as Dagster's own runs do, and is reported with its words.
 from dagster._serdes import deserialize_value, serialize_value

@@ -129,19 +129,27 @@ class NimbusResource(dg.ConfigurableResource):
         root = self.root or str(FlowSettings.from_environment().lake)
         return Nimbus(self.store_url or registry_url(), Lake(root), migrate=migrate)
 
-    def deployed(self) -> dict[str, FlowStatus]:
+    def deployed(self, *, expected: bool = False) -> dict[str, FlowStatus]:
         """Return the deployed flows by name; without a registry there are none, and no registry is made.
 
+        Args:
+            expected: Whether there was one: then it is missed, not taken for one that holds no flow.
+
         Raises:
-            RegistryError: The registry does not answer.
+            RegistryError: The registry does not answer, or one that is expected is missing or has no tables.
         """
-        from pipelines.nimbus.errors import NoTablesError
+        from pipelines.nimbus.errors import NoTablesError, RegistryError
         from pipelines.nimbus.settings import registry_exists, registry_url
 
-        if not registry_exists(self.store_url or registry_url()):
+        url = self.store_url or registry_url()
+        if not registry_exists(url):
+            if expected:
+                raise RegistryError(url, "is missing", hint="restore its file, or submit the flows again")
             return {}
         try:
             with self.nimbus(migrate=False) as nimbus:
                 return {flow.name: flow for flow in nimbus.cluster().flows}
         except NoTablesError:
+            if expected:
+                raise
             return {}

@@ -110,6 +110,11 @@ def _read(cursor: str) -> dict[str, SeenFlow]:
         return {}
 
 
+def follows(cursor: str | None) -> bool:
+    """Check whether a cursor holds a flow that was deployed at the last look."""
+    return bool(cursor and _read(cursor))
+
+
 class Progress:
     """Follows deployed flows.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,10 @@ from pipelines.catalog import FlowSpec, check_states, flow, found
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.nodes import ChannelNode
 
+if TYPE_CHECKING:
+    from pipelines import Lake
+    from pipelines.trident import TridentTopology
+
 app = typer.Typer(
     name="tridelta",
     cls=PlainGroup,
@@ -58,7 +62,7 @@ def add_commands(to: typer.Typer) -> None:
 def list_flows(as_json: AsJson = False) -> None:
     """List the flows of the catalog, their states and the channels between their queries, and what is deployed.
 
-    Exit code 1 if a flow, or a module of them, cannot be loaded: the others are listed.
+    Exit code 1 if a flow, or a module of them, cannot be loaded, or a table cannot be read: the others are listed.
     """
     lake, running = opened_lake(), deployed.running()
     listed: list[dict[str, Any]] = []
@@ -71,8 +75,8 @@ def list_flows(as_json: AsJson = False) -> None:
             problems.append(error)
             listed.append(_without_tables(spec.name, spec.description, running.pop(spec.name, None)))
             continue
-        tables = {node.state.name: lake.written_by(node) for node in topology.persists}
-        txids = {name: table.last_txid() if table.exists() else None for name, table in tables.items()}
+        txids, faults_of = _last_txids(lake, topology)
+        problems += faults_of.values()
         channels = [node.state.name for node in topology.persists if isinstance(node, ChannelNode)]
         listed.append(
             {
@@ -82,6 +86,7 @@ def list_flows(as_json: AsJson = False) -> None:
                 "channels": {name: txids[name] for name in channels},
                 "queries": list(topology.queries),
                 "deployed": running.pop(spec.name, None),
+                "unread": {name: str(fault) for name, fault in faults_of.items()},
             }
         )
     # Flows that were deployed from files, or that the catalog has lost.
@@ -95,7 +100,21 @@ def list_flows(as_json: AsJson = False) -> None:
 
 def _without_tables(name: str, description: str, status: dict[str, Any] | None) -> dict[str, Any]:
     empty: dict[str, Any] = {"states": {}, "channels": {}, "queries": []}
-    return {"flow": name, "description": description, **empty, "deployed": status}
+    return {"flow": name, "description": description, **empty, "deployed": status, "unread": {}}
+
+
+def _last_txids(lake: Lake, topology: TridentTopology) -> tuple[dict[str, int | None], dict[str, TrideltaError]]:
+    """Return the last batch of each table of a flow, and by table why it cannot be read."""
+    txids: dict[str, int | None] = {}
+    unread: dict[str, TrideltaError] = {}
+    for node in topology.persists:
+        name = node.state.name
+        try:
+            table = lake.written_by(node)
+            txids[name] = table.last_txid() if table.exists() else None
+        except TrideltaError as error:
+            txids[name], unread[name] = None, error
+    return txids, unread
 
 
 @verb(app)

@@ -175,6 +175,7 @@ def flows(listed: Iterable[Mapping[str, Any]]) -> None:
         longest = max((len(name) for name, _, _ in tables), default=0)
         for name, kind, txid in tables:
             progress = "not run yet" if txid is None else f"up to batch {txid}"
+            progress = "cannot be read" if name in entry["unread"] else progress
             console.print(f"  {kind:<8} {name:<{longest}}  {progress}", markup=False, soft_wrap=True)
         for query in entry["queries"]:
             say(f"  query    {query}")

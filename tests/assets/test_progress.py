@@ -409,6 +409,38 @@ def test_a_registry_that_does_not_answer_skips_the_tick(view: FlowView, tmp_path
     assert "127.0.0.1" in str(skipped.skip_message)
 
 
+@pytest.mark.parametrize("how", ["its file is missing", "its tables are being restored"])
+def test_a_registry_that_is_missing_removes_no_flow(how: str, view: FlowView, lake: Lake, tmp_path: Path) -> None:
+    """All flows passed for removed; with the registry back what they had written was reported once more."""
+    file = tmp_path / "registry.db"
+    nimbus = NimbusResource(store_url=f"sqlite:///{file}", root=str(tmp_path / "lake"))
+    given = {"nimbus": nimbus, "lake": LakeResource(root=str(tmp_path / "lake"))}
+    last = Progress([view], lake, None)
+    last.look({"days": status()}, NOW)
+
+    def tick(cursor: str) -> dg.SensorResult | dg.SkipReason:
+        with dg.instance_for_test() as instance, dg.build_sensor_context(instance, cursor, resources=given) as context:
+            said = flows_sensor([view])(context)
+        assert isinstance(said, dg.SensorResult | dg.SkipReason)
+        return said
+
+    missing = how == "its file is missing"
+    if not missing:
+        file.touch()
+    skipped = tick(last.cursor)
+    assert isinstance(skipped, dg.SkipReason)
+    assert ("is missing" if missing else "has no tables") in str(skipped.skip_message)
+    # No flow was deployed: nobody misses a registry.
+    assert not (isinstance(said := tick("{}"), dg.SkipReason) and "registry" in str(said.skip_message))
+    # One that is there and holds no flow tells that they were removed.
+    with nimbus.nimbus():
+        pass
+    removed = tick(last.cursor)
+    assert isinstance(removed, dg.SensorResult)
+    assert registry_key("days") in [event.asset_key for event in removed.asset_events]
+    assert json.loads(removed.cursor or "") == {}
+
+
 def test_trouble_of_a_flow_that_the_catalog_does_not_have(view: FlowView, lake: Lake) -> None:
     """Deployed from a YAML file, or lost by the catalog since: it has no page, and alerts all the same."""
 

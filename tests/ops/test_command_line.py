@@ -19,7 +19,9 @@ from typer.testing import CliRunner
 
 from ops.cli.app import app
 from ops.cli.parts import emit, plainly
+from pipelines.state.damage import DamagedTableError
 from pipelines.state.schema import PROPERTY, StateSchema
+from pipelines.state.table import StateTable
 
 runner = CliRunner()
 pytestmark = pytest.mark.usefixtures("home")
@@ -38,6 +40,24 @@ def test_list_names_flows_states_and_queries() -> None:
     assert notices["channels"] == {"delay_notices__flights__flights": None}
     assert "not run yet" in runner.invoke(app, ["list"]).stdout
     assert flights["deployed"] is None
+
+
+def test_list_goes_on_behind_a_table_that_cannot_be_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_txid(table: StateTable) -> int:
+        raise DamagedTableError(table.name, table.path, "its log has a hole", "nothing", hint="mend it")
+
+    monkeypatch.setattr(StateTable, "last_txid", last_txid)
+    monkeypatch.setattr(StateTable, "exists", lambda table: table.name == "carrier_delay")
+    done = runner.invoke(app, ["list", "--json"])
+    assert done.exit_code == 1
+    listed = {one["flow"]: one for one in json.loads(done.stdout)}
+    assert list(listed["flights"]["unread"]) == ["carrier_delay"]
+    assert "its log has a hole" in listed["flights"]["unread"]["carrier_delay"]
+    assert listed["delay_notices"]["unread"] == {}
+    assert "its log has a hole" in done.stderr
+    rows = [line.split() for line in runner.invoke(app, ["list"]).stdout.splitlines()]
+    assert ["state", "carrier_delay", "cannot", "be", "read"] in rows
+    assert len([row for row in rows if row[-3:] == ["not", "run", "yet"]]) > 3
 
 
 def test_list_tells_what_is_deployed(home: Path) -> None:
