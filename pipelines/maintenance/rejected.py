@@ -115,7 +115,7 @@ def let_go(
 ) -> int:
     """Delete the rows that were rejected more than `days` ago (None: none), and write down when the others were.
 
-    The records of replays go with the same age.
+    The records of replays go with the same age; those of replays that were given up stay while there is any row.
 
     Between two batches of the flow's streams. Killed at any point, the next run takes it up.
 
@@ -132,7 +132,7 @@ def let_go(
         where = ages.older(oldest)
         rows = delete_rows(table, opened, where, record) if where else 0
         ages = ages.since(oldest)
-        Records(table.path).forget(datetime.fromtimestamp(oldest, UTC))
+        Records(table.path).forget(datetime.fromtimestamp(oldest, UTC), rejected=table.count() > 0)
     ages.save(table)
     return rows
 

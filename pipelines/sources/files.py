@@ -42,6 +42,7 @@ from pipelines.sources.layouts import (
     parquet_columns,
     rejected_lines,
     why_not_read,
+    with_any,
     without_first,
 )
 from pipelines.sources.offsets import files_of_batches, last_file, log_offset
@@ -406,6 +407,11 @@ class JsonFiles(FileSource):
 
     def parsed(self, text: Column) -> Column | None:
         """Return a line as a struct. One that is an array would be several records, and stays malformed."""
+        record = self._parsed(text)
+        return None if record is None else with_any(text, record, self.fields)
+
+    def _parsed(self, text: Column) -> Column | None:
+        """Return a line as a struct, an object with none of the declared fields as one of nulls."""
         from pyspark.sql import functions as F
 
         options = self._text_options()
@@ -451,7 +457,7 @@ class JsonFiles(FileSource):
         reader = spark.read.schema(schema).format("text").options(**self._line_ends).option("basePath", self.path)
         lines = reader.load([literal_path(file) for file in files])
         lines = lines.where(F.trim(F.col("value"), F.lit(" \t\r\n")) != "")
-        record = self.parsed(F.col("value"))
+        record = self._parsed(F.col("value"))
         assert record is not None
         frame = lines.select("value", *(f"`{name}`" for name in given), "_metadata.file_path", record.alias("_record"))
         torn = F.when(F.col("_record").isNull(), F.col("value"))

@@ -16,8 +16,9 @@ from pipelines.graph.fields import added, parse_ddl
 from pipelines.graph.lineage_names import Dataset
 from pipelines.places.location import Place, put_whole
 from pipelines.private import LOGIN, SecretError, resolved
-from pipelines.sources.base import CORRUPT, Source, one_value
+from pipelines.sources.base import CORRUPT, FILE, Source, one_value, unmarked
 from pipelines.sources.files import unordinary
+from pipelines.sources.layouts import nothing_read, with_any
 from pipelines.sources.offsets import offset_of
 from pipelines.surroundings import private_among
 
@@ -230,13 +231,17 @@ class Kafka(Source):
             text.alias("_text"), self._from_json(text).alias("_value"), *extra, position.alias("_position")
         )
         bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.col("_value").isNull(), F.col("_text")))
-        values = [F.col(f"_value.`{field}`").alias(field) for field, _ in parse_ddl(self.value_schema)]
-        flat = frame.select(*values, *(f"`{field}`" for field in self.with_fields), bad.alias("_bad"), "_position")
-        return self._with_position(flat, F.col("_position"), F.col("_bad"))
+        names = [field for field, _ in parse_ddl(self.value_schema)]
+        corrupt = F.coalesce(unmarked(bad), nothing_read(F.col("_text"), F.col("_value"), names))
+        values = [F.col(f"_value.`{field}`").alias(field) for field in names]
+        extra = [F.col(f"`{field}`") for field in self.with_fields]
+        return frame.select(*values, *extra, corrupt.alias(CORRUPT), F.col("_position").alias(FILE))
 
     def parsed(self, text: Column) -> Column | None:
         """Parse as `Source.parsed` does: JSON without further fields, which the text of a malformed record lacks."""
-        return self._from_json(text) if self.value_format == JSON and not self.with_fields else None
+        if self.value_format != JSON or self.with_fields:
+            return None
+        return with_any(text, self._from_json(text), self.fields)
 
     def _from_json(self, text: Column) -> Column:
         from pyspark.sql import functions as F

@@ -17,7 +17,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from io import BytesIO, TextIOWrapper
+from operator import and_
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -299,6 +301,21 @@ def without_first(lines: DataFrame, line: str) -> DataFrame:
     like = lines.where(F.col("value") == line).groupBy("value", FILE).count()
     more = F.explode(F.array_repeat("value", F.col("count").cast("int") - 1)).alias("value")
     return lines.where(F.col("value") != line).unionByName(like.select(more, FILE))
+
+
+def nothing_read(text: Column, record: Column, fields: Sequence[str]) -> Column:
+    """Mark a line as `named_otherwise` does: its keys are looked for only where the struct that it was read as holds nothing."""
+    from pyspark.sql import functions as F
+
+    empty = reduce(and_, (record.getField(field).isNull() for field in fields))
+    return F.when(empty, named_otherwise(text, fields))
+
+
+def with_any(text: Column, record: Column, fields: Sequence[str]) -> Column:
+    """Return the struct that a line was read as; null for an object with none of some fields."""
+    from pyspark.sql import functions as F
+
+    return F.when(nothing_read(text, record, fields).isNull(), record)
 
 
 def named_otherwise(text: Column, fields: Sequence[str]) -> Column:

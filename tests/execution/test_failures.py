@@ -223,7 +223,7 @@ def test_rows_that_spark_cannot_work_out_are_known_by_what_ended_their_task() ->
         (waited, (spark, f"{said}java.lang.ArithmeticException: long overflow\n\tat java.base/x")),
     ):
         assert is_of_rows(OfCallError(*chain)), chain
-    for chain in (
+    for other in (
         (waited, (spark, "[SPARK_JOB_CANCELLED] Job 5 cancelled because SparkContext was shut down SQLSTATE: XXKDA")),
         (waited, (spark, f"{said}ExecutorLostFailure (executor 1 exited caused by one of the running tasks)")),
         (waited, (spark, f"{said}java.lang.OutOfMemoryError: Java heap space")),
@@ -234,7 +234,7 @@ def test_rows_that_spark_cannot_work_out_are_known_by_what_ended_their_task() ->
         ),
         (("java.lang.IllegalStateException", f"Cannot call methods on a stopped SparkContext. {unread[1]}"),),
     ):
-        assert not is_of_rows(OfCallError(*chain)), chain
+        assert not is_of_rows(OfCallError(*other)), other
     assert not is_of_rows(Py4JNetworkError("Answer from Java side is empty"))
 
 

@@ -88,6 +88,18 @@ def test_rows_without_a_record_are_forgotten_with_old_replays(records: Records) 
     assert records.last == 5
 
 
+def test_a_replay_that_was_given_up_is_known_while_quarantine_has_rows(records: Records) -> None:
+    """Rows go by the latest commit of their txid over all batch groups: they may stay for longer than the record is old."""
+    for number, left in ((1, "undecided"), (2, None), (3, None)):
+        records.begin(record(number, "at 10"), lot("theirs").rows)
+        records.finish(records.all()[-1], 0, {}, left=left)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    records.forget(later, rejected=True)
+    assert [kept.number for kept in records.all()] == [1, 3]
+    records.forget(later)
+    assert [kept.number for kept in records.all()] == [3]
+
+
 def test_a_replay_that_has_lost_a_lease_does_not_begin(records: Records) -> None:
     def lost() -> None:
         raise LeaseLostError("shop", "rewrite.lock", "another process has taken it over")

@@ -182,7 +182,7 @@ def test_a_new_partition_is_picked_up_from_its_start(spark: SparkSession, tmp_pa
 def test_what_becomes_of_a_record(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     topic, lake = new_topic(), Lake(tmp_path / "lake")
     every = ["key", "topic", "partition", "offset", "timestamp"]
-    bad = ["{torn", "[]", '{"n": "x", "k": "half"}', '""', " ", "7", "\t", "\r\n"]
+    bad = ["{torn", "[]", '{"n": "x", "k": "half"}', '""', " ", "7", "\t", "\r\n", '{"other": 1}']
     topic.send('{"n": 1, "k": "a", "more": 0}', '{"k": "b"}', None, key="some", timestamp=1_000)
     topic.send(*bad, b'{"k": "\xff', timestamp=2_000)
     topology = TridentTopology("records")
@@ -192,7 +192,7 @@ def test_what_becomes_of_a_record(spark: SparkSession, tmp_path: Path, new_topic
     assert records.output_fields == ("n", "k", *every)
     records.partition_persist(DeltaState("rows"))
     report = Runtime(spark, lake).catch_up(topology)
-    assert (report.received, report.quarantined) == (12, 9)
+    assert (report.received, report.quarantined) == (13, 10)
     rows = sorted(lake.state("rows").scan().to_pylist(), key=lambda row: row["offset"])
     seen = [(row["n"], row["k"], row["key"], row["topic"], row["partition"], row["offset"]) for row in rows]
     assert seen == [

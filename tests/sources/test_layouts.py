@@ -38,7 +38,7 @@ SCHEMA = "k string, n bigint, day string"
 class Kept:
     """A flow that keeps the rows of a folder."""
 
-    def __init__(self, spark: SparkSession, root: Path, source: FileSource, slice_by: str = "day") -> None:
+    def __init__(self, spark: SparkSession, root: Path, source: FileSource, slice_by: str | None = "day") -> None:
         self.lake = Lake(root / "lake")
         self.runtime = Runtime(spark, self.lake)
         self.topology = TridentTopology("kept")
@@ -290,6 +290,26 @@ def test_a_line_of_json_is_one_value(spark: SparkSession, tmp_path: Path) -> Non
     flow.runtime.catch_up(flow.topology)
     assert flow.rows == [("a", 1)]
     assert [row for *_, row in flow.refused] == sorted(FOLLOWED)
+
+
+@pytest.mark.slow
+def test_a_replay_refuses_an_object_with_none_of_the_fields(spark: SparkSession, tmp_path: Path) -> None:
+    lines = ['{"other":1}', '{"other":null,"K":2}', "{}", '{"k":null}', '{"k":"x","other":1}', "null"]
+    frame = spark.createDataFrame([(line,) for line in lines], "v string")
+    for source in (JsonFiles(tmp_path, "k string, n bigint"), Kafka("h:1", "t", "k string, n bigint")):
+        parsed = source.parsed(F.col("v"))
+        assert parsed is not None
+        read = {row["v"]: row["r"] for row in frame.select("v", parsed.alias("r")).collect()}
+        good = [line for line, record in read.items() if record is not None and record["_corrupt"] is None]
+        assert good == lines[2:5], source
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"k":"a","n":1,"day":"d1"}\n{"other":1}\n')
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA), slice_by=None)
+    flow.runtime.catch_up(flow.topology)
+    assert [row for *_, row in flow.refused] == ['{"other":1}']
+    flow.runtime.replay_quarantine(flow.topology, Selection())
+    assert (flow.rows, [row for *_, row in flow.refused]) == ([("a", 1)], ['{"other":1}'])
 
 
 @pytest.mark.slow

@@ -111,11 +111,20 @@ class Records:
         """Return the rows of a replay, as quarantine held them, with `number`."""
         return pq.read_table(io.BytesIO(self._rows(record.number).read_bytes()))
 
-    def forget(self, before: datetime) -> int:
-        """Remove the records of replays that were finished before a time. Return how many."""
+    def forget(self, before: datetime, *, rejected: bool = False) -> int:
+        """Remove the records of replays that were finished before a time. Return how many.
+
+        Args:
+            rejected: whether quarantine holds any rows. Those of a replay that was given up can be among them, however old it
+                is, and its record alone says that no replay may take them.
+        """
         # The last one stays: its number is the highest that was given.
         old = [
-            record for record in self.all()[:-1] if record.finished and datetime.fromisoformat(record.finished) < before
+            record
+            for record in self.all()[:-1]
+            if record.finished
+            and datetime.fromisoformat(record.finished) < before
+            and not (rejected and record.left is not None)
         ]
         for record in old:
             (self.folder / f"{record.number}.json").unlink(missing_ok=True)
