@@ -158,7 +158,7 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
         raise DefinitionError(
             f'not a schema: {ddl!r}; write it as "name type, name type", with NOT NULL and COMMENT at the most'
         )
-    if any(kind.this in (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ) for kind in schema.find_all(exp.DataType)):
+    if any(kind.this in (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ) for kind in tree.find_all(exp.DataType)):
         raise DefinitionError(
             f"not a schema: {_shown(ddl)}; no table holds the type time: write string, or int for the seconds of the day"
         )
