@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake.exceptions import DeltaError
 from rich.console import Console
 
 from pipelines.sources import FixedBatches
