@@ -58,6 +58,18 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, 
 _PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
 # The parser here takes them for timestamps: what Spark casts to one has the date of the day on which it is cast.
 _TIMES_OF_DAY = (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ)
+_NUMBERS = frozenset(
+    {
+        *("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double"),
+        *("decimal", "dec", "numeric"),
+    }
+)
+_ENDS_A_VALUE = frozenset(
+    {
+        *(TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING, TokenType.HEX_STRING),
+        *(TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.NULL, TokenType.TRUE, TokenType.FALSE, TokenType.END),
+    }
+)
 _UNITS = (
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 )
@@ -172,10 +184,19 @@ def _parsed(operation: str, text: str) -> exp.Expr:
 
 
 def _check_signs(operation: str, text: str, tokens: Sequence[Token]) -> None:
-    """Refuse `-1::string`: to Spark the sign is part of the number that is cast."""
-    kinds = [token.token_type for token in tokens]
-    for at in range(len(kinds) - 2):
-        if kinds[at : at + 3] == [TokenType.DASH, TokenType.NUMBER, TokenType.DCOLON]:
+    """Refuse `-1::string`: to Spark the sign is part of the number that is cast, to the parser one of what the cast gives.
+
+    With a cast to a number both are the same. A suffix (`-1L`) is read as a cast, too, whose token is the number itself.
+    """
+    for at in range(1, len(tokens) - 2):
+        sign, number, cast, kind = tokens[at - 1 : at + 3]
+        of_number = (sign.token_type, number.token_type, cast.token_type) == (
+            TokenType.DASH,
+            TokenType.NUMBER,
+            TokenType.DCOLON,
+        )
+        is_cast = of_number and text[cast.start : cast.end + 1] == "::" and kind.text.lower() not in _NUMBERS
+        if is_cast and (at < 2 or tokens[at - 2].token_type not in _ENDS_A_VALUE):
             raise FunctionError(operation, f"cannot be read without doubt: {text!r}", hint="write cast(-1 as string)")
 
 

@@ -12,7 +12,7 @@ _OTHERWISE = ("CURRENT_LIKE", "EXPRESSION_WITH_RANDOM_SEED", "PYTHON_UDF", "EVAL
 """What a plan has, in Spark's words, where it asks the clock, draws lots, or calls a function that Spark cannot look into."""
 _TEXTS_OF_THE_CLOCK = re.compile(
     r"(?<!\bIN )\(\s*(?:now|today|tomorrow|yesterday)(?:\s+[\w/:+-]+?)?\s*(?: as (?:date|timestamp)|[,)])"
-    r"|\(\s*T?\d{1,2}:\d[\d:.]*[^(),]*? as timestamp",
+    r"|\(\s*T?\d{1,2}:\d[\d:.]*[^(),]*? as timestamp|\bto_timestamp\w*\(\s*T?\d{1,2}:\d",
     re.IGNORECASE,
 )
 """Texts that become times of the clock in each job's optimizer, where they are cast or read as a date or a time, as a plan shows

@@ -91,6 +91,7 @@ def test_rows_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
         ("to_date('yesterday') < ts", True),
         ("cast('today UTC' as date) = cast(ts as date)", True),
         ("ts > '08:00'", True),
+        ("to_timestamp('08:00') < ts", True),
         ("now = 'at 08:00' and cast(now as timestamp) > '2024-01-01 08:00:00'", False),
         ("aes_encrypt(now, 'abcdefghijklmnop') is null", True),
         ("now in ('today', 'week')", False),

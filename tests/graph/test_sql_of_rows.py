@@ -107,6 +107,7 @@ def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> No
         "a = b not in (1, 2)",
         "a <> b not rlike 'x'",
         "-1::string",
+        "n in (2, -1::date)",
         "cast(a as time)",
         "time '10:00' < a",
         "cast(a as array<time>) is null",
@@ -225,6 +226,12 @@ at between at - interval 1 hour 30 minutes and at
 cast(timestamp '2013-01-02 00:00:00' - interval 1 hour 30 minutes as string)
 a || n + 1
 n::string
+n <> -1L and n in (-1L, 0L) and n between -10L and 10L
+n - 1000L > 0 or n-1L = 1
+n * -1.0BD > 0 or n > -0.5D or n - 2S > 0
+n - 1::int > 0 or n - 0.5::double > 1
+xs[n - 9::int] = 1 or date_add(date '2013-01-01', -1::int) < at
+(n - 1)::string = '8' or (n) - 1::string = '8'
 cast(n as decimal(10,2))
 try_cast(a as int)
 date '2013-01-01' + interval 1 day
