@@ -182,14 +182,13 @@ class FileSource(StoredSource):
             MissingPathError, SourceError
         """
         folder = place_of(self.path)
-        # A folder of a bucket in which there are empty folders alone is there, too.
-        if not folder.is_dir() and not (isinstance(folder, Location) and any(map(str, folder.iterdir()))):
+        if isinstance(folder, Path) and not folder.is_dir():
             raise MissingPathError(name, self.path)
         self.check_place(name)
-        # A listing of a store has files alone.
-        there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
-        glob = str(self._option("pathGlobFilter", "*"))
-        files = sorted((p for p in there if is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
+        files = self._found(folder)
+        # A folder of a bucket in which there are empty folders alone is there, too.
+        if isinstance(folder, Location) and not files and not any(map(str, folder.iterdir())):
+            raise MissingPathError(name, self.path)
         for file in files:
             if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
                 raise SourceError(
@@ -199,6 +198,17 @@ class FileSource(StoredSource):
         outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
         first = list(islice((file for file in files if str(file) not in outside), _LOOKED_AT))
         self._seen = first, next((file for file in files if ":" in file.name), None)
+
+    def _found(self, folder: Place) -> list[Place]:
+        """Return the files of the folder that `check` looks at, in order."""
+        glob = str(self._option("pathGlobFilter", "*"))
+
+        def is_looked_at(file: Place) -> bool:
+            return is_read(path_below(file, folder)) and fits(file.name, glob)
+
+        if isinstance(folder, Location):
+            return sorted(folder.files(is_looked_at), key=str)
+        return sorted((file for file in folder.rglob("*") if is_looked_at(file) and file.is_file()), key=str)
 
     def reads(self, below: Path) -> bool:
         """Return whether a file is one that the stream takes, by the path that leads to it from the folder."""

@@ -41,6 +41,21 @@ def test_files_of_a_bucket_that_spark_does_not_read_do_not_wait(bucket: str, log
     assert waiting(progress(place), log) == {"files": len(READ)}
 
 
+def test_an_empty_object_that_does_not_wait_is_not_asked_for(bucket: str, log: Path, asked: list[str]) -> None:
+    place = Location.of(f"s3://{bucket}/sold")
+    for name in ("_SUCCESS", "day=1/_SUCCESS", "archive/empty", "day=1/empty.csv", "day=1/new.json"):
+        (place / name).write_bytes(b"")
+    source = JsonFiles(place, "k string", pathGlobFilter="*.json")
+    assert waiting(progress(place), log, {str(source.path): source.reads}) == {"files": 1}
+    assert asked == ["sold/day=1/new.json"]
+    asked.clear()
+    later = log / "sources" / "0" / "0"
+    later.write_text(later.read_text().replace("1000000000000", "9000000000000"))
+    Location.of(f"s3://{bucket}/sold/day=1/other.json").write_bytes(b"")
+    assert waiting(progress(place), log) == {}
+    assert asked == []
+
+
 @pytest.mark.parametrize(
     ("options", "many"),
     [({}, 4), ({"pathGlobFilter": "new*"}, 3), ({"recursivefilelookup": "true"}, 6), ({"pathGlobFilter": "*.csv"}, 0)],

@@ -21,7 +21,7 @@ from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.status import ASSIGNED, FAILED, REPARTITIONING, RUNNING, STARTING, CheckStatus
 from pipelines.places.location import Location, Place
-from pipelines.places.store import StoreError
+from pipelines.places.store import Entry, StoreError
 from pipelines.sources.base import Source, place_of
 from pipelines.sources.files import FileSource, is_read
 from pipelines.state.delta_log import adds, commit_file
@@ -110,8 +110,12 @@ def _files(path: str, reads: Reads, log: Place, listing: int) -> int:
         return 0
     place = place_of(path)
     if isinstance(place, Location):
-        new = [entry.key for entry in place.store.entries(place.key) if entry.modified * 1000 > newest]
-        return sum(reads(Location(place.scheme, place.bucket, key).relative_to(place)) for key in new)
+
+        def waits(entry: Entry) -> bool:
+            file = Location(place.scheme, place.bucket, entry.key)
+            return entry.modified * 1000 > newest and reads(file.relative_to(place))
+
+        return sum(1 for _ in place.store.entries(place.key, waits))
     folder = path if os.path.isdir(path) else None  # noqa: PTH112 - a path that may be a pattern
     names = (entry.path for entry in os.scandir(folder)) if folder else iter(glob.glob(path))  # noqa: PTH207
     count = 0
