@@ -45,7 +45,7 @@ class Arrived:
 
 def arrived(folder: Place) -> Arrived:
     """Look at a folder as a file source does, at any depth: no names that Spark passes over; a missing folder is an empty one."""
-    files = sorted((entry for entry in _listed(folder) if not passed_over(_name(entry))), key=lambda entry: entry.key)
+    files = sorted(_listed(folder), key=lambda entry: entry.key)
     digest = hashlib.sha256()
     for entry in files:
         digest.update(f"{entry.key}\0{entry.size}\0{entry.version}\n".encode(errors="surrogateescape"))
@@ -62,9 +62,11 @@ def arrived(folder: Place) -> Arrived:
 
 def _listed(folder: Place) -> Iterator[Entry]:
     if isinstance(folder, Location):
-        yield from folder.store.entries(folder.key)
+        yield from folder.store.entries(folder.key, lambda entry: not passed_over(_name(entry)))
         return
     for path in folder.rglob("*") if folder.is_dir() else ():
+        if passed_over(path.name):
+            continue
         try:
             facts = path.stat()
         except OSError as error:

@@ -195,7 +195,7 @@ def remove_left_overs(table: StateTable, closed_before: int, now: float | None =
 
 def _remove_working_files(table: Location, now: float | None) -> int:
     """Delete what Spark's tasks have left beside the Parquet files of a large commit on a store, by the store's clock."""
-    entries = [e for e in table.store.entries(table.key) if _WORKING.search(e.key.removeprefix(table.key))]
+    entries = [*table.store.entries(table.key, lambda e: _WORKING.search(e.key.removeprefix(table.key)) is not None)]
     if not entries:
         return 0
     oldest = (table.store.clock(table.key) if now is None else now) - _LEFT_OVER_HOURS * 3600

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from random import randrange
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from pipelines.places.store import Entry, FileStore, Stored, StoreError
+from pipelines.places.store import Entry, FileStore, Stored, StoreError, Wanted, every
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
@@ -52,6 +53,8 @@ class BucketStore(FileStore):
         self._is_there = False
         self._empty: dict[tuple[str, float], bool] = {}
         """Whether an empty object is a file, by key and time: asked once, for the same folder is listed again and again."""
+        self._remembered: list[tuple[str, float]] = []
+        """The keys and times of these, in no order."""
 
     def read(self, key: str) -> Stored:
         answer = self._asked_of_store(key, lambda: obstore.get(self._s3, key))
@@ -117,14 +120,18 @@ class BucketStore(FileStore):
         self._is_there = True
         return _entry(answer)
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def entries(self, folder: str, wanted: Wanted = every) -> Iterator[Entry]:
+        # What is wanted first: a folder may hold thousands of `_SUCCESS`, and each would be asked for by itself.
+        return (entry for entry in self._not_above_others(folder) if wanted(entry) and self._is_file(entry))
+
+    def _not_above_others(self, folder: str) -> Iterator[Entry]:
+        """Yield what is listed, but for the empty object that Hadoop puts for a folder, ahead of what is in it."""
         held: Entry | None = None
         for entry in self._listed(folder):
-            # Hadoop puts an empty object for each folder that it makes, ahead of what is in it.
-            if held is not None and (held.size or not entry.key.startswith(f"{held.key}/")) and self._is_file(held):
+            if held is not None and (held.size or not entry.key.startswith(f"{held.key}/")):
                 yield held
             held = entry
-        if held is not None and self._is_file(held):
+        if held is not None:
             yield held
 
     def _is_file(self, entry: Entry) -> bool:
@@ -134,11 +141,20 @@ class BucketStore(FileStore):
         named = entry.key, entry.modified
         known = self._empty.get(named)
         if known is None:
-            if len(self._empty) >= _MOST_EMPTY:
-                self._empty.clear()
             # A folder's has none of this name, without the slash.
-            known = self._empty[named] = self.size(entry.key) is not None
+            known = self.size(entry.key) is not None
+            self._remember(named, known)
         return known
+
+    def _remember(self, named: tuple[str, float], known: bool) -> None:
+        """Keep an answer. Where there are too many, any one goes: of a folder with more, the oldest is what is asked for next."""
+        if len(self._remembered) < _MOST_EMPTY:
+            self._remembered.append(named)
+        else:
+            place = randrange(_MOST_EMPTY)
+            self._empty.pop(self._remembered[place], None)
+            self._remembered[place] = named
+        self._empty[named] = known
 
     def _listed(self, folder: str) -> Iterator[Entry]:
         parts = iter(self._asked_of_store(folder, lambda: obstore.list(self._s3, f"{folder}/" if folder else None)))

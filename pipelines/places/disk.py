@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pipelines.places.store import Entry, FileStore, Stored
+from pipelines.places.store import Entry, FileStore, Stored, Wanted, every
 
 _LOCK = ".store.lock"
 _DRAFT = ".draft"
@@ -68,12 +68,14 @@ class DiskStore(FileStore):
             raise FileNotFoundError(str(self._root / key))
         return _entry(key, stat)
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def entries(self, folder: str, wanted: Wanted = every) -> Iterator[Entry]:
         for file in sorted((self._root / folder).rglob("*")):
             # What is deleted meanwhile is not there.
             with contextlib.suppress(FileNotFoundError):
                 if not _is_own(file) and file.is_file():
-                    yield _entry(file.relative_to(self._root).as_posix(), file.stat())
+                    entry = _entry(file.relative_to(self._root).as_posix(), file.stat())
+                    if wanted(entry):
+                        yield entry
 
     def names(self, folder: str) -> list[str]:
         place = self._root / folder

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from pipelines.places.store import Entry, FileStore, Stored, StoreError, now
+from pipelines.places.store import Entry, FileStore, Stored, StoreError, Wanted, every, now
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -140,7 +140,7 @@ class HdfsStore(FileStore):
     def entry(self, key: str) -> Entry:
         return _entry(key, self._current(key))
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def entries(self, folder: str, wanted: Wanted = every) -> Iterator[Entry]:
         files: dict[str, FileStatus] = {}
         latest: dict[tuple[str, str], _Version] = {}
         for status in self._listed(folder, deep=True):
@@ -151,7 +151,9 @@ class HdfsStore(FileStore):
             elif not _OWN.search(status.path):
                 files[status.path.lstrip("/")] = status
         for key, file in sorted(files.items()):
-            yield _entry(key, latest.get((key, _born(file)), _Version(_born(file), 0, file)))
+            entry = _entry(key, latest.get((key, _born(file)), _Version(_born(file), 0, file)))
+            if wanted(entry):
+                yield entry
 
     def names(self, folder: str) -> list[str]:
         found = self._listed(folder, deep=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipelines.errors import TrideltaError
 from pipelines.private import masked
 
 if TYPE_CHECKING:
-    from pipelines.places.store import FileStore
+    from pipelines.places.store import Entry, FileStore
 
 S3, HDFS, FILE = "s3", "hdfs", "file"
 _SPELLED = {"s3": S3, "s3a": S3, "hdfs": HDFS}
@@ -218,10 +218,15 @@ class Location:
 
     def rglob(self, pattern: str) -> Iterator[Location]:
         """Yield the files in it, at any depth, whose names fit a pattern."""
-        for entry in self.store.entries(self.key):
-            place = Location(self.scheme, self.bucket, entry.key)
-            if fnmatchcase(place.name, pattern):
-                yield place
+        return self.files(lambda place: fnmatchcase(place.name, pattern))
+
+    def files(self, wanted: Callable[[Location], bool]) -> Iterator[Location]:
+        """Yield the files in it, at any depth, that are wanted."""
+        for entry in self.store.entries(self.key, lambda entry: wanted(self._at(entry))):
+            yield self._at(entry)
+
+    def _at(self, entry: Entry) -> Location:
+        return Location(self.scheme, self.bucket, entry.key)
 
     def read_bytes(self) -> bytes:
         """Return a file's content."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipelines.errors import TrideltaError
@@ -59,6 +59,15 @@ class Entry:
     version: str
 
 
+Wanted = Callable[[Entry], bool]
+"""Whether somebody looks for a file, by what a listing says of it."""
+
+
+def every(entry: Entry) -> bool:
+    """Return that it is: whatever is there."""
+    return True
+
+
 class FileStore(ABC):
     """Keeps files by key; a key is a path without a slash at its ends. Reading what is not there is a FileNotFoundError."""
 
@@ -105,8 +114,12 @@ class FileStore(ABC):
             return None
 
     @abstractmethod
-    def entries(self, folder: str) -> Iterator[Entry]:
-        """Yield the files in a folder, at any depth, by key."""
+    def entries(self, folder: str, wanted: Wanted = every) -> Iterator[Entry]:
+        """Yield the files in a folder, at any depth, by key.
+
+        Args:
+            wanted: which of them. It is asked first: to tell a file from what is none may cost a request.
+        """
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:

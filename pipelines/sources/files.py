@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
 from itertools import islice
@@ -83,15 +84,27 @@ def passed_over(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
-def is_read(below: Path | None, *, any_folder: bool = False) -> bool:
-    """Return whether Spark reads a file of a folder: it passes over some names, and other folders than `key=value`.
+@dataclass(frozen=True)
+class FilesRead:
+    """The files of a folder that Spark reads: it passes over some names, and other folders than `key=value`.
 
-    Args:
+    Attributes:
+        glob: a pattern of their names.
         any_folder: whether it looks into other folders, too (`recursiveFileLookup`).
     """
-    if below is None or passed_over(below.name):
-        return False
-    return all((any_folder or "=" in part) and not passed_over(part) for part in below.parts[:-1])
+
+    glob: str = "*"
+    any_folder: bool = False
+
+    def takes(self, below: Path | None) -> bool:
+        """Return whether it reads a file, by the path that leads to it from the folder."""
+        if below is None or passed_over(below.name) or not fits(below.name, self.glob):
+            return False
+        return all(map(self.enters, below.parts[:-1]))
+
+    def enters(self, name: str) -> bool:
+        """Return whether it looks into a folder of a name."""
+        return (self.any_folder or "=" in name) and not passed_over(name)
 
 
 def fits(name: str, glob: str) -> bool:
@@ -182,14 +195,13 @@ class FileSource(StoredSource):
             MissingPathError, SourceError
         """
         folder = place_of(self.path)
-        # A folder of a bucket in which there are empty folders alone is there, too.
-        if not folder.is_dir() and not (isinstance(folder, Location) and any(map(str, folder.iterdir()))):
+        if isinstance(folder, Path) and not folder.is_dir():
             raise MissingPathError(name, self.path)
         self.check_place(name)
-        # A listing of a store has files alone.
-        there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
-        glob = str(self._option("pathGlobFilter", "*"))
-        files = sorted((p for p in there if is_read(path_below(p, folder)) and fits(p.name, glob)), key=str)
+        files = self._found(folder)
+        # A folder of a bucket in which there are empty folders alone is there, too.
+        if isinstance(folder, Location) and not files and not any(map(str, folder.iterdir())):
+            raise MissingPathError(name, self.path)
         for file in files:
             if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
                 raise SourceError(
@@ -200,10 +212,21 @@ class FileSource(StoredSource):
         first = list(islice((file for file in files if str(file) not in outside), _LOOKED_AT))
         self._seen = first, next((file for file in files if ":" in file.name), None)
 
-    def reads(self, below: Path) -> bool:
-        """Return whether a file is one that the stream takes, by the path that leads to it from the folder."""
-        glob = str(self._option("pathGlobFilter", "*"))
-        return is_read(below, any_folder=self._is_recursive) and fits(below.name, glob)
+    def _found(self, folder: Place) -> list[Place]:
+        """Return the files of the folder that `check` looks at, in order."""
+        read = FilesRead(self.reads.glob)
+
+        def is_looked_at(file: Place) -> bool:
+            return read.takes(path_below(file, folder))
+
+        if isinstance(folder, Location):
+            return sorted(folder.files(is_looked_at), key=str)
+        return sorted((file for file in folder.rglob("*") if is_looked_at(file) and file.is_file()), key=str)
+
+    @property
+    def reads(self) -> FilesRead:
+        """Return which files of the folder the stream takes."""
+        return FilesRead(str(self._option("pathGlobFilter", "*")), self._is_recursive)
 
     def check_first(self, name: str, *, begun: bool = False) -> None:
         """Check that the files have readable names, and the first one fits the schema; later ones go to quarantine.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import obstore
 import pytest
 
 from pipelines.errors import JarsError
@@ -56,6 +57,20 @@ def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def bucket(moto_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return use(moto_server, monkeypatch)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys that a HEAD was sent for."""
+    keys: list[str] = []
+    head = obstore.head
+
+    def counted(s3: Any, key: str) -> Any:
+        keys.append(key)
+        return head(s3, key)
+
+    monkeypatch.setattr(obstore, "head", counted)
+    return keys
 
 
 @pytest.fixture(params=SERVERS)

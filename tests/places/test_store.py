@@ -294,23 +294,54 @@ def test_an_empty_folder_is_no_file(bucket: str) -> None:
     assert [(place / name).is_dir() for name in ("full", "last")] == [True, False]
 
 
-def test_an_empty_object_is_asked_for_once(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    head = obstore.head
-
-    def counted(s3: Any, key: str) -> Any:
-        asked.append(key)
-        return head(s3, key)
-
-    monkeypatch.setattr(obstore, "head", counted)
+def test_an_empty_object_is_asked_for_once(bucket: str, asked: list[str]) -> None:
     store = BucketStore(bucket)
     for key in ("in/a", "in/b"):
         store.put(key, b"1")
-    store.put("in/_SUCCESS", b"")
+    store.put("in/empty", b"")
     make_folder(bucket, "in/archive")
     for _ in range(3):
-        assert [entry.key for entry in store.entries("in")] == ["in/_SUCCESS", "in/a", "in/b"]
-    assert sorted(asked) == ["in/_SUCCESS", "in/archive"]
+        assert [entry.key for entry in store.entries("in")] == ["in/a", "in/b", "in/empty"]
+    assert sorted(asked) == ["in/archive", "in/empty"]
+
+
+def test_only_what_is_wanted_is_asked_for(store: FileStore) -> None:
+    for key, data in {"a/x": b"", "a/y": b"1", "a/b/x": b"2", "x": b""}.items():
+        store.put(key, data)
+    assert [entry.key for entry in store.entries("a", lambda entry: entry.key.endswith("x"))] == ["a/b/x", "a/x"]
+
+
+def test_an_empty_object_that_nobody_looks_for_is_not_asked_for(bucket: str, asked: list[str]) -> None:
+    """Spark and Hive put a `_SUCCESS` into each folder that they write."""
+    place = Location.of(f"s3://{bucket}/in")
+    store = place.store
+    for number in range(200):
+        store.put(f"in/a={number}/_SUCCESS", b"")
+    store.put("in/a=7/part-1.json", b'{"k": "a"}')
+    store.put("in/empty.csv", b"")
+    source = JsonFiles(place, "k string", pathGlobFilter="*.json")
+    asked.clear()
+    source.check("s", None)  # type: ignore[arg-type]
+    assert source._seen == ([place / "a=7" / "part-1.json"], None)
+    assert list(place.rglob("*.json")) == [place / "a=7" / "part-1.json"]
+    assert asked == []
+    assert arrived(place).files == 2
+    assert asked == ["in/empty.csv"]
+
+
+def test_more_empty_objects_than_are_remembered_are_not_all_asked_for_again(
+    bucket: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.places.bucket._MOST_EMPTY", 90)
+    store = BucketStore(bucket)
+    for number in range(100):
+        store.put(f"in/{number}", b"")
+    for _ in range(3):
+        asked.clear()
+        assert len(list(store.entries("in"))) == 100
+    # All of them, if what goes were always what comes next.
+    assert 10 <= len(asked) < 70
+    assert len(store._empty) == 90
 
 
 @pytest.mark.parametrize("kind", [JsonFiles, CsvFiles, ParquetFiles, TextFiles])

@@ -6,10 +6,12 @@ import glob
 import json
 import os
 import re
+import stat
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -21,9 +23,9 @@ from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.status import ASSIGNED, FAILED, REPARTITIONING, RUNNING, STARTING, CheckStatus
 from pipelines.places.location import Location, Place
-from pipelines.places.store import StoreError
+from pipelines.places.store import Entry, StoreError
 from pipelines.sources.base import Source, place_of
-from pipelines.sources.files import FileSource, is_read
+from pipelines.sources.files import FileSource, FilesRead
 from pipelines.state.delta_log import adds, commit_file
 
 if TYPE_CHECKING:
@@ -40,12 +42,8 @@ _MOST_COMMITS = 200
 """Commits that are looked into: a query that is farther behind is far behind."""
 
 
-Reads = Callable[[Path], bool]
-"""Whether a stream takes a file, by the path that leads to it from the source's folder."""
-
-
 def waiting(
-    progress: Mapping[str, Any], checkpoint: Place, folders: Mapping[str, Reads] = MappingProxyType({})
+    progress: Mapping[str, Any], checkpoint: Place, folders: Mapping[str, FilesRead] = MappingProxyType({})
 ) -> dict[str, float]:
     """Count what waits at a query's sources: `files` of folders, `commits` of Delta tables, `records` of Kafka.
 
@@ -74,14 +72,14 @@ def gone(progress: Mapping[str, Any]) -> list[str]:
     return [path for path in paths if path.startswith("/") and not glob.has_magic(path) and not Path(path).exists()]
 
 
-def _of_source(source: Mapping[str, Any], log: Place, folders: Mapping[str, Reads]) -> Iterator[tuple[str, float]]:
+def _of_source(source: Mapping[str, Any], log: Place, folders: Mapping[str, FilesRead]) -> Iterator[tuple[str, float]]:
     described, end = str(source.get("description") or ""), _offset(source.get("endOffset"))
     metrics = source.get("metrics") or {}
     if "maxOffsetsBehindLatest" in metrics:
         yield RECORDS, float(metrics["maxOffsetsBehindLatest"])
     elif described.startswith("FileStreamSource[") and "logOffset" in end:
         path = _path(described)
-        yield FILES, float(_files(path, folders.get(path, is_read), log, int(end["logOffset"])))
+        yield FILES, float(_files(path, folders.get(path, FilesRead()), log, int(end["logOffset"])))
     elif described.startswith("DeltaSource[") and "reservoirVersion" in end:
         yield COMMITS, float(_commits(_path(described), int(end["reservoirVersion"])))
 
@@ -103,26 +101,56 @@ def _path(described: str) -> str:
     return inside.removeprefix("file:").replace("///", "/", 1) if inside.startswith("file:") else inside
 
 
-def _files(path: str, reads: Reads, log: Place, listing: int) -> int:
+def _files(path: str, reads: FilesRead, log: Place, listing: int) -> int:
     """Count a folder's files that are newer than all that the query has listed: Spark takes them by their times."""
     newest = _newest(log, listing)
     if newest is None:
         return 0
     place = place_of(path)
     if isinstance(place, Location):
-        new = [entry.key for entry in place.store.entries(place.key) if entry.modified * 1000 > newest]
-        return sum(reads(Location(place.scheme, place.bucket, key).relative_to(place)) for key in new)
-    folder = path if os.path.isdir(path) else None  # noqa: PTH112 - a path that may be a pattern
-    names = (entry.path for entry in os.scandir(folder)) if folder else iter(glob.glob(path))  # noqa: PTH207
+
+        def waits(entry: Entry) -> bool:
+            file = Location(place.scheme, place.bucket, entry.key)
+            return entry.modified * 1000 > newest and reads.takes(file.relative_to(place))
+
+        return sum(1 for _ in place.store.entries(place.key, waits))
     count = 0
-    for name in names:
+    for file, below in _of_disk(path, reads):
         try:
-            is_newer = int(os.stat(name).st_mtime * 1000) > newest  # noqa: PTH116
+            facts = os.stat(file)  # noqa: PTH116
         except OSError:
             continue  # gone again
         # For most of them the time is enough.
-        count += is_newer and reads(Path(name.rpartition("/")[2]))
+        is_newer = int(facts.st_mtime * 1000) > newest and stat.S_ISREG(facts.st_mode)
+        count += is_newer and reads.takes(Path(below))
     return count
+
+
+def _of_disk(path: str, reads: FilesRead) -> Iterator[tuple[str, str]]:
+    """Yield what lies in a folder of this host, or what fits a pattern, with the paths from there."""
+    if os.path.isdir(path):  # noqa: PTH112
+        yield from _of_folder(path, reads)
+        return
+    for place in glob.glob(path):  # noqa: PTH207
+        if os.path.isdir(place):  # noqa: PTH112
+            yield from _of_folder(place, reads)
+        else:
+            yield place, place.rpartition("/")[2]
+
+
+def _of_folder(path: str, reads: FilesRead) -> Iterator[tuple[str, str]]:
+    """Yield what lies in a folder of this host, and in those folders of it that are looked into, with the paths from there."""
+    folders = [""]
+    while folders:
+        below = folders.pop()
+        # It may be gone again.
+        with suppress(OSError), os.scandir(f"{path}/{below}") as entries:
+            for entry in entries:
+                # Who follows links may go round in a circle; the check of a source follows none, either.
+                if not entry.is_dir(follow_symlinks=False):
+                    yield entry.path, f"{below}{entry.name}"
+                elif reads.enters(entry.name):
+                    folders.append(f"{below}{entry.name}/")
 
 
 def _newest(log: Place, listing: int) -> int | None:
@@ -215,11 +243,11 @@ class TaskFigures:
     """
 
     def __init__(self, group: str, trigger_seconds: float, sources: Iterable[Source] = ()) -> None:
-        self._folders: dict[str, Reads] = {}
+        self._folders: dict[str, FilesRead] = {}
         for source in sources:
             if isinstance(source, FileSource) and source.path is not None:
                 # Of two sources of one folder nobody knows here which is whose.
-                self._folders[source.path] = is_read if source.path in self._folders else source.reads
+                self._folders[source.path] = FilesRead() if source.path in self._folders else source.reads
         self.state = ASSIGNED
         self._group, self._trigger = group, trigger_seconds
         self.last_error: str | None = None
