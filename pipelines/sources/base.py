@@ -167,6 +167,10 @@ class Source(ABC):
         """Return those of files (as `_file` has them) without which a stream goes on that has yet to read them, with no word."""
         return frozenset()
 
+    def absent(self, keys: Iterable[str]) -> frozenset[str]:
+        """Return what `gone` does, of keys (`file_key`): with `#` or `%` in it a key is no address."""
+        return frozenset()
+
     def parsed(self, text: Column) -> Column | None:
         """Return a record's text as a struct of the fields and `_corrupt`, as the source's own reader does it.
 

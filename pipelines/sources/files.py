@@ -290,7 +290,10 @@ class FileSource(StoredSource):
 
     def gone(self, files: Iterable[str]) -> frozenset[str]:
         keys = {file_key(file): file for file in files}
-        return frozenset(keys[key] for key, there in of_each(lambda key: place_of(key).exists(), [*keys]) if not there)
+        return frozenset(keys[key] for key in self.absent(keys))
+
+    def absent(self, keys: Iterable[str]) -> frozenset[str]:
+        return frozenset(key for key, there in of_each(lambda key: place_of(key).exists(), [*keys]) if not there)
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.

@@ -238,6 +238,85 @@ def test_rows_that_spark_cannot_work_out_are_known_by_what_ended_their_task() ->
     assert not is_of_rows(Py4JNetworkError("Answer from Java side is empty"))
 
 
+_JOB = "org.apache.spark.SparkException"
+_WAITED = (_JOB, "Exception thrown in awaitResult: ")
+_LOST = (
+    "Job aborted due to stage failure: Task 0 in stage 6.0 failed 1 times, most recent failure: "
+    "Lost task 0.0 in stage 6.0 (TID 6) (10.0.0.7 executor driver): "
+)
+
+
+def of_file(*chain: tuple[str, str | None], hint: str = "NO_HINT") -> OfCallError:
+    """Return how PySpark 4.2 tells of a file that Spark cannot read."""
+    said = f"[FAILED_READ_FILE.{hint}] Encountered error while reading file file:///in/1.gz.  SQLSTATE: KD001"
+    return OfCallError(_WAITED, (_JOB, said), *chain)
+
+
+def of_task(kind: str, text: str | None, *chain: tuple[str, str | None]) -> OfCallError:
+    """Return how PySpark 4.2 tells of a task that failed by what it has no name for."""
+    said = f"{_LOST}{kind}{'' if text is None else f': {text}'}\n\tat org.apache.spark.x(Y.scala:1)"
+    return OfCallError(_WAITED, (_JOB, said), (kind, text), *chain)
+
+
+def test_a_file_that_is_torn_or_gone_is_of_the_rows() -> None:
+    """As Spark has said it of such files."""
+    thrift = "shaded.parquet.org.apache.thrift.protocol.TProtocolException"
+    for error in (
+        of_file(("java.lang.RuntimeException", "file:/in/1 is not a Parquet file (length is too low: 10)")),
+        of_file(("java.io.IOException", "can not read class x.PageHeader: don't know what type: 15"), (thrift, "x")),
+        of_file(("java.io.IOException", "could not decode the dictionary for [n]"), ("java.io.IOException", "x")),
+        of_file(("java.io.IOException", "gzip stream CRC failure")),
+        of_file(("java.io.EOFException", "Unexpected end of input stream")),
+        of_file(("com.github.luben.zstd.ZstdIOException", "Unknown frame descriptor")),
+        of_file(("org.apache.hadoop.fs.ChecksumException", "Checksum error: file:/in/1 at 0 exp: 1 got: 2")),
+        of_file(("java.io.FileNotFoundException", "File file:/in/1 does not exist"), hint="FILE_NOT_EXIST"),
+        of_file(("java.io.FileNotFoundException", "/in/1 (No such file or directory)"), hint="FILE_NOT_EXIST"),
+        of_file(("java.io.FileNotFoundException", "/in/1 (Is a directory)"), hint="FILE_NOT_EXIST"),
+        of_file(
+            ("java.io.FileNotFoundException", "File does not exist: /in/1"),  # of HDFS
+            ("org.apache.hadoop.ipc.RemoteException", "File does not exist: /in/1"),
+            hint="FILE_NOT_EXIST",
+        ),
+        of_file(
+            ("java.io.FileNotFoundException", "No such file or directory: s3a://b/1"),
+            ("software.amazon.awssdk.services.s3.model.NoSuchKeyException", "404"),
+            hint="FILE_NOT_EXIST",
+        ),
+        of_task("java.lang.ArithmeticException", "long overflow"),
+    ):
+        assert is_of_rows(error), causes(error)
+
+
+def test_what_the_system_a_mount_or_a_worker_fails_with_is_not_of_the_rows() -> None:
+    """Nobody but the source has the rows of a skipped batch then; with the cause mended quarantine gets them."""
+    crashed = "Python worker exited unexpectedly (crashed). Consider setting 'x' configuration to 'true'"
+    none = "error=2, No such file or directory"
+    for error in (
+        of_task(_JOB, crashed, ("java.io.EOFException", None)),
+        of_task("java.io.IOException", f'Cannot run program "/no/python": {none}', ("java.io.IOException", none)),
+        of_task("java.io.IOException", "Too many open files"),
+        of_task("java.lang.StackOverflowError", None),
+        of_task("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext."),
+        of_task("java.nio.file.AccessDeniedException", "/tmp/blockmgr-1/0c"),
+        of_file(("java.io.FileNotFoundException", "/in/1 (Too many open files)"), hint="FILE_NOT_EXIST"),
+        of_file(("java.io.FileNotFoundException", "/in/1 (Permission denied)"), hint="FILE_NOT_EXIST"),
+        of_file(("java.io.FileNotFoundException", "/in/1 (Stale file handle)"), hint="FILE_NOT_EXIST"),
+        of_file(("java.nio.file.FileSystemException", "/in/1: Too many open files")),
+        of_file(("java.nio.file.FileSystemException", "/in/1: Stale file handle")),
+        of_file(("java.nio.file.AccessDeniedException", "/in/1")),
+        of_file(("java.io.IOException", "Input/output error")),
+        of_file(
+            ("org.apache.hadoop.fs.FSError", "java.io.IOException: Input/output error"),
+            ("java.io.IOException", "Input/output error"),
+        ),
+        of_file(("java.io.IOException", "x"), ("java.io.IOException", "Transport endpoint is not connected")),
+        of_file(("java.net.SocketException", "Connection reset")),
+        of_file(("java.nio.channels.ClosedByInterruptException", None)),
+        of_file(),  # of a class that this JVM lacks
+    ):
+        assert not is_of_rows(error), causes(error)
+
+
 def test_a_missing_module_is_known_by_its_type() -> None:
     lacking = ModuleNotFoundError("No module named 'json5'", name="json5")
     of_a_function = of_function(("a",), lacking)

@@ -34,9 +34,9 @@ def flow(folder: Path, *kinds: str) -> TridentTopology:
     return topology
 
 
-def put(folder: Path, name: str) -> Path:
+def put(folder: Path, name: str, *numbers: int) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / name).write_text("".join(f"{json.dumps({'k': name, 'n': n})}\n" for n in (1, 2, 9)))
+    (folder / name).write_text("".join(f"{json.dumps({'k': name, 'n': n})}\n" for n in numbers or (1, 2, 9)))
     return folder / name
 
 
@@ -88,3 +88,34 @@ def test_states_keep_a_batch_whose_files_are_gone_when_it_comes_again(
     refused = [json.loads(row["row"])["k"] for row in lake.quarantine("shop").scan().to_pylist()]
     # Cut off before quarantine had it, and finished by nobody, the refused row is gone with its file.
     assert sorted(refused) == (["a", "c"] if (moment, way) == ("state", "kill") else ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("odd", ["b#1", pytest.param("b?1", marks=pytest.mark.exhaustive), "b%20c"])
+def test_a_file_that_is_there_comes_again_whatever_its_name(spark: SparkSession, tmp_path: Path, odd: str) -> None:
+    """Such a file passed for one that is gone: the state kept what came first, and quarantine got what came last."""
+    lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"
+    put(folder, "a")
+    Runtime(spark, lake).catch_up(flow(folder, OPAQUE))
+
+    def die(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", OPAQUE):
+            raise _Killed
+
+    put(folder, odd)
+    with pytest.raises(_Killed):
+        Runtime(spark, lake, listeners=[die]).catch_up(flow(folder, OPAQUE))
+    put(folder, odd, 1, 8, 9)
+    Runtime(spark, lake).catch_up(flow(folder, OPAQUE))
+    assert held(lake, OPAQUE) == [{"a": 2, odd: 1}]
+    refused = [(row["k"], row["n"]) for row in map(json.loads, lake.quarantine("shop").scan()["row"].to_pylist())]
+    assert sorted(refused) == [("a", 9), (odd, 8), (odd, 9)]
+
+
+@pytest.mark.parametrize(("gone", "there"), [("b%20c", "b c"), ("b#1", "b"), ("b c", "b%20c")])
+def test_a_file_that_is_gone_is_missed_beside_one_of_nearly_its_name(tmp_path: Path, gone: str, there: str) -> None:
+    source = JsonFiles(tmp_path, "k string, n bigint")
+    keys = {str(put(tmp_path, name)) for name in (gone, there)}
+    assert source.absent(keys) == frozenset()
+    (tmp_path / gone).unlink()
+    assert source.absent(keys) == {str(tmp_path / gone)}
+    assert source.gone({(tmp_path / name).as_uri() for name in (gone, there)}) == {(tmp_path / gone).as_uri()}

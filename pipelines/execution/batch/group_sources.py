@@ -272,7 +272,9 @@ class GroupSources:
         Args:
             taken: of the batch what `positions_by_source` returns; nothing: it is not known.
         """
-        return any(self._sources[spout.id].inner.gone(files) for spout, files in zip(self.spouts, taken, strict=False))
+        return any(
+            self._sources[spout.id].inner.absent(files) for spout, files in zip(self.spouts, taken, strict=False)
+        )
 
     def datasets(self) -> dict[str, tuple[Dataset, ...]]:
         """Return what each spout's source reads, by its stream, in OpenLineage's names; a group on channels has none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+from collections.abc import Sequence
 
 import tenacity
 
@@ -32,9 +34,27 @@ _JAVA_FULL = re.compile(r"(?:^|[:(] ?)No space left on device\)?\.?(?: SQLSTATE:
 _RUST_DISK = re.compile(r"(?:_internal|deltalake)\b.*|builtins\.OSError")
 _RUST_FULL = re.compile(r"(?:^|: )No space left on device \(os error 28\)$")
 
-_UNREAD = re.compile(r"\[(?:FAILED_READ_FILE|KAFKA_DATA_LOSS)\b")
-# With more memory the same rows come through.
-_JAVA_MEMORY = {"java.lang.OutOfMemoryError", "org.apache.spark.memory.SparkOutOfMemoryError"}
+_UNREAD_FILE = re.compile(r"\[FAILED_READ_FILE\b")
+_LOST_RECORDS = re.compile(r"\[KAFKA_DATA_LOSS\b")
+# What a value does to Spark's own code. Of a worker that is gone, a program that does not start, or files that cannot be opened
+# there are other classes, and `SparkException` for all that Spark has no other for.
+_JAVA_VALUE = re.compile(
+    r"java\.lang\.(?:Arithmetic|NumberFormat|IllegalArgument|UnsupportedOperation|\w*IndexOutOfBounds|NegativeArraySize"
+    r"|NullPointer|ClassCast)Exception|java\.time\.[\w.]+Exception|java\.util\.NoSuchElementException"
+)
+# With more memory, rights or files at once, or with the mount or the network back, the same rows come through.
+_JAVA_OUTSIDE = re.compile(
+    r"java\.lang\.(?:OutOfMemory|StackOverflow)Error|org\.apache\.spark\.memory\.SparkOutOfMemoryError"
+    r"|java\.lang\.InterruptedException|java\.io\.InterruptedIOException|java\.nio\.channels\.\w+"
+    r"|java\.nio\.file\.(?:AccessDenied|FileSystem)Exception|org\.apache\.hadoop\.fs\.FSError"
+    r"|java\.net\.\w*(?:Socket|Connect|Route|Host)\w*Exception|javax\.net\..+|org\.apache\.hadoop\.(?:net|security)\..+"
+)
+_JAVA_IO = re.compile(r"java\.io\.\w+")
+# Of a file that is gone, or has become another thing: what the system says of all other faults is none of the file's.
+_OF_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_SYSTEM_SAYS = re.compile(
+    rf"(?:^|[:(] ?)(?:{'|'.join(re.escape(os.strerror(code)) for code in sorted({*errno.errorcode} - _OF_FILE))})\)?$"
+)
 
 # What the clients of stores raise.
 _JAVA_STORE = re.compile(
@@ -87,7 +107,8 @@ def is_of_rows(error: BaseException) -> bool:
     """Return whether Spark cannot work out some rows, as an error says that is not the lake's: the same rows fail again.
 
     PySpark has no name for much of what a task fails with, such as a file that is torn. So it has none for a JVM that is gone,
-    a job that was cancelled, an executor that died or a result that is too large, which say nothing of the rows.
+    a job that was cancelled, an executor or a worker that died, a result that is too large, or a mount that fails, which say
+    nothing of the rows.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -95,19 +116,28 @@ def is_of_rows(error: BaseException) -> bool:
     if isinstance(error, PySparkException | LookupError):
         return True
     chain = causes(error) if isinstance(error, Py4JJavaError) else []
-    if any(cause.type in _JAVA_MEMORY for cause in chain):
+    if any(_is_of_system(cause) for cause in chain):
         return False
-    return any(_is_unread(cause) or _failed_by_itself(cause) for cause in chain)
+    return any(_is_unread(cause, chain[at + 1 :]) or _failed_by_value(cause) for at, cause in enumerate(chain))
 
 
-def _is_unread(cause: Cause) -> bool:
-    return cause.type.startswith("org.apache.spark.") and _UNREAD.match(cause.text) is not None
+def _is_of_system(cause: Cause) -> bool:
+    if _JAVA_OUTSIDE.fullmatch(cause.type):
+        return True
+    return _JAVA_IO.fullmatch(cause.type) is not None and _SYSTEM_SAYS.search(cause.text) is not None
 
 
-def _failed_by_itself(cause: Cause) -> bool:
-    """Return whether an exception has ended a task: what ends it from outside has a name without a package."""
+def _is_unread(cause: Cause, behind: Sequence[Cause]) -> bool:
+    """Return whether a file or records cannot be read; of a file, what is behind says why, if this JVM has the class."""
+    if not cause.type.startswith("org.apache.spark."):
+        return False
+    return (bool(behind) and _UNREAD_FILE.match(cause.text) is not None) or _LOST_RECORDS.match(cause.text) is not None
+
+
+def _failed_by_value(cause: Cause) -> bool:
+    """Return whether a value has ended a task."""
     task = lost_task(cause.text) if cause.type == "org.apache.spark.SparkException" else None
-    return task is not None and "." in task.type and task.type not in _JAVA_MEMORY
+    return task is not None and _JAVA_VALUE.fullmatch(task.type) is not None
 
 
 class MissingModuleError(TrideltaError):
