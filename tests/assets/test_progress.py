@@ -474,7 +474,7 @@ def test_the_sensor_of_the_whole_code_location_alerts_of_every_flow(
 ) -> None:
     sent: list[Any] = []
     orders = replace(status(state="failed", last_error="boom"), name="orders")
-    monkeypatch.setattr(NimbusResource, "deployed", lambda _: {"orders": orders})
+    monkeypatch.setattr(NimbusResource, "deployed", lambda _, expected=False: {"orders": orders})
     monkeypatch.setattr("ops.schedules.alert_all", sent.extend)
     made = flow_definitions([FlowGroup([flow_assets(view)], group)], str(tmp_path / "lake"))
     (sensor,) = [one for one in made.sensors or () if isinstance(one, dg.SensorDefinition)]
