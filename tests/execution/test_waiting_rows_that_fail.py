@@ -199,6 +199,30 @@ def test_a_batch_that_is_planned_again_takes_what_was_left_out_with_it(spark: Sp
     assert quarantined(lake) == []
 
 
+@pytest.mark.parametrize("is_kept", [True, False], ids=["its record is kept", "its record is lost"])
+def test_changed_windows_get_what_waits_where_its_batch_is_planned_again(
+    spark: SparkSession, tmp_path: Path, is_kept: bool
+) -> None:
+    """It fails again, and is left out no more: what waits is neither in quarantine nor left out of the new windows."""
+    batches = [[("a", 13, 0)], [("b", 1, 200_000)], [("b", 2, 400_000)]]
+    lake, flow = Lake(tmp_path), one_by_one(tmp_path / "never", batches)
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    runtime.skip(flow(2), 1)
+    runtime.catch_up(flow(2))
+    marks = ("offsets", "commits") if is_kept else ("commits",)
+    for kind in marks:
+        for name in ("1", ".1.crc"):
+            (lake.checkpoint_path("late", "s") / "spark" / kind / name).unlink(missing_ok=True)
+    if not is_kept:
+        (lake.checkpoint_path("late", "s") / "attempts.json").unlink()
+    poisoned(runtime, flow, 1, 3 if is_kept else 2)
+    Runtime(spark, lake).catch_up(aligned(batches)(3), changed_windows="begin")
+    assert sums(lake) == [("a", 13), ("b", 1)]
+    assert quarantined(lake) == []
+
+
 def test_a_changed_definition_does_not_get_what_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """Nor does the former one, which comes back."""
     lake, flow = Lake(tmp_path), aligned()

@@ -497,6 +497,10 @@ class DriverWindows:
             poison.keep_waiting_of(epoch, batch, rows, self._node.context.stream, Kept(why, seen, plan))
         self._states.waiting.release(batch.txid, waiting)
 
+    def take_back_waiting(self, txid: int) -> None:
+        """Let what waits count as the windows' again, where it was left out with a batch that comes again and is tried."""
+        self._states.waiting.release(txid, None)
+
     def _between(self, run: PlanRun, given: dict[int, DataFrame], number: int, results: pa.Table) -> pa.Table:
         """Return the rows of the window behind one, from its results and those of the ones before it (`given`)."""
         stage = self._stages[number + 1]
