@@ -467,7 +467,10 @@ class DriverWindows:
         end, none = NEVER if clock is None else clock, self._stages[0].row_schema.empty_table()
         waiting = None
         if before is not None and self._states.waiting_fail(batch.txid, before, (none, end), between):
-            waiting = Waiting(before.file, end, batch.attempt, plan)
+            begun = self._begun
+            # While no batch has come behind a change, the definition before comes back with its own state.
+            former = begun.former.file if begun.former is not None and before == begun.state else None
+            waiting = Waiting(before.file, end, batch.attempt, plan, former)
         self._states.waiting.blame(batch.txid, waiting)
 
     def leave_out_waiting(self, epoch: Epoch, batch: Batch, plan: str | None, reason: str, seen: int) -> None:
