@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,42 @@ def test_cut_off_in_the_skip_it_is_done_once_more(
     Runtime(spark, lake).catch_up(flow(4))
     assert sums(lake) == [("b", 6)]
     assert quarantined(lake) == WAITED
+
+
+@pytest.mark.parametrize("has_own", [True, False], ids=["it has the batch's own rows", "it has none of the batch"])
+def test_what_an_older_copy_of_quarantine_lacks_is_put_there_again(
+    spark: SparkSession, tmp_path: Path, has_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The skip is cut off before Spark's mark. Behind it what waited is in no window any more."""
+    lake, flow = Lake(tmp_path / "lake"), aligned([[*BATCHES[0], ("without a time", 0, None)], *LATER])
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    quarantine = tmp_path / "lake" / "quarantine" / "late"
+
+    def full(*_: Any) -> None:
+        raise RuntimeError("it takes no rows")
+
+    with monkeypatch.context() as patched:
+        if not has_own:
+            patched.setattr(PoisonRows, "_keep", full)
+        poisoned(runtime, flow, 1, 2)
+    shutil.copytree(quarantine, tmp_path / "copy")
+    runtime.skip(flow(2), 1)
+    inner = DriverWindows.leave_out_waiting
+
+    def off(*given: Any) -> None:
+        inner(*given)
+        raise TrideltaError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverWindows, "leave_out_waiting", off)
+        with pytest.raises(TrideltaError, match="cut off"):
+            runtime.catch_up(flow(2))
+    shutil.rmtree(quarantine)
+    shutil.copytree(tmp_path / "copy", quarantine)
+    Runtime(spark, lake).catch_up(flow(4))
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake)[1:] == WAITED
 
 
 def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:

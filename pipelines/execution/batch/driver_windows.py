@@ -491,8 +491,7 @@ class DriverWindows:
         if before is None or waiting is None or waiting.state != before.file:
             self._states.waiting.release(batch.txid, None)
             return
-        if self._states.waiting.is_released(batch.txid, waiting):
-            return
+        # Where it was cut off behind both, quarantine may be an older copy by now, which lacks them.
         rows = self._states.waiting_up_to(batch.txid, before, waiting.clock)
         if rows is not None and rows.num_rows:
             why = f"it waited for the watermark, and batch {batch.txid} failed by such events: {reason}"

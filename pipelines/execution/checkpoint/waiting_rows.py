@@ -75,10 +75,6 @@ class WaitingRows:
         if waiting is not None:
             released[txid] = waiting
 
-    def is_released(self, txid: int, waiting: Waiting) -> bool:
-        """Return whether these rows were left out with a batch."""
-        return self._all_released().get(txid) == waiting
-
     def left(self, state: str, pending: pa.Table | None, below: int | None = None) -> pa.Table | None:
         """Return what waits in a state without what was left out of it.
 

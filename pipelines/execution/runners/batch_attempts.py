@@ -120,13 +120,16 @@ class BatchAttempts:
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
 
-    def keep_skipped(self, txid: int, frames: Frames, seen: int) -> None:
-        """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
+    def keep_skipped(self, txid: int, frames: Frames, seen: int) -> int:
+        """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine.
+
+        Returns the version of quarantine behind that.
+        """
         record = self._tracker.group().record(txid)
         assert record is not None
         rows = None if record.in_windows else self._group.sources.events(frames)
         batch = Batch(self._scope, txid, record.attempt)
-        self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
+        return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
     def leave_out_waiting(self, txid: int, seen: int) -> None:
         """Leave out with a skipped batch what waits in its windows, if it failed by that."""
