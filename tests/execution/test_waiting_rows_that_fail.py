@@ -17,6 +17,7 @@ from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
+from pipelines.execution.checkpoint.window_files import WindowFiles
 from pipelines.flowmix import Flow, Policy, Sum, WindowAggregator
 from pipelines.sources import FixedBatches
 
@@ -203,6 +204,20 @@ def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSess
         (3, "poison", "c", 1),
         (3, "waiting", "b", 13),
     ]
+
+
+def test_another_error_in_the_look_at_what_waits_is_not_the_reason(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, flow = Runtime(spark, Lake(tmp_path), max_attempts=1), aligned()
+    runtime.catch_up(flow(1))
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("between two windows")
+
+    monkeypatch.setattr(WindowFiles, "waiting_fail", fails)
+    with pytest.raises(PoisonBatchError, match='the sum of "v" does not fit bigint'):
+        runtime.catch_up(flow(2))
 
 
 def test_mended_windows_take_what_waits(spark: SparkSession, tmp_path: Path) -> None:
