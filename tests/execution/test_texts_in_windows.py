@@ -71,3 +71,24 @@ def test_the_batch_that_brings_it_is_refused(
     if made is key:
         rows = lake.state("made").scan().to_pylist()
         assert [(row["k"], row["n"]) for row in rows] == [("b", 1)] * 2
+
+
+@pytest.mark.slow
+def test_what_waits_and_is_no_text_between_two_windows_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """A later batch lets it into the first window, of whose result the text is made."""
+    batches: list[Any] = [[(CAFE, 1, 0)], [(B, 1, 200_000)], [(B, 1, 400_000)], [(B, 1, 600_000)]]
+
+    def flow(count: int) -> Any:
+        stream: Any = Flow("texts", windows="batch").stream("s", FixedBatches(SCHEMA, batches[:count]), delay=60)
+        return key_of_a_window_behind(stream).persist("made").build()
+
+    runtime, lake = Runtime(spark, Lake(tmp_path), max_attempts=1), Lake(tmp_path)
+    runtime.catch_up(flow(1))
+    with pytest.raises(PoisonBatchError, match=re.escape(r"column k of row 0 holds the bytes caf\xe9")) as caught:
+        runtime.catch_up(flow(2))
+    assert caught.value.txid == 1
+    runtime.skip(flow(2), 1)
+    report = runtime.catch_up(flow(4))
+    assert [batch.txid for batch in report.batches if batch.skipped] == [1]
+    assert [(row["k"], row["n"]) for row in lake.state("made").scan().to_pylist()] == [("b", 1)]
+    assert sorted(row["rule"] for row in lake.quarantine("texts").scan().to_pylist()) == ["poison", "waiting"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
+from pipelines.execution.checkpoint.window_files import WindowFiles
 from pipelines.flowmix import Flow, Policy, Sum, WindowAggregator
 from pipelines.sources import FixedBatches
 
@@ -47,12 +49,12 @@ class Faulty(WindowAggregator):
         return self.sum
 
 
-def aligned(batches: list[Any] = BATCHES) -> Callable[[int], Flow]:
+def aligned(batches: list[Any] = BATCHES, every: int = 60) -> Callable[[int], Flow]:
     return lambda count: (
         Flow("late", windows="batch")
         .stream("s", FixedBatches(SCHEMA, batches[:count]), delay=60)
         .partition("k")
-        .aligned(Sum("v", "sum"), every=60)
+        .aligned(Sum("v", "sum"), every=every)
         .persist("sums")
         .build()
     )
@@ -141,6 +143,42 @@ def test_cut_off_in_the_skip_it_is_done_once_more(
     assert quarantined(lake) == WAITED
 
 
+@pytest.mark.parametrize("has_own", [True, False], ids=["it has the batch's own rows", "it has none of the batch"])
+def test_what_an_older_copy_of_quarantine_lacks_is_put_there_again(
+    spark: SparkSession, tmp_path: Path, has_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The skip is cut off before Spark's mark. Behind it what waited is in no window any more."""
+    lake, flow = Lake(tmp_path / "lake"), aligned([[*BATCHES[0], ("without a time", 0, None)], *LATER])
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    quarantine = tmp_path / "lake" / "quarantine" / "late"
+
+    def full(*_: Any) -> None:
+        raise RuntimeError("it takes no rows")
+
+    with monkeypatch.context() as patched:
+        if not has_own:
+            patched.setattr(PoisonRows, "_keep", full)
+        poisoned(runtime, flow, 1, 2)
+    shutil.copytree(quarantine, tmp_path / "copy")
+    runtime.skip(flow(2), 1)
+    inner = DriverWindows.leave_out_waiting
+
+    def off(*given: Any) -> None:
+        inner(*given)
+        raise TrideltaError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverWindows, "leave_out_waiting", off)
+        with pytest.raises(TrideltaError, match="cut off"):
+            runtime.catch_up(flow(2))
+    shutil.rmtree(quarantine)
+    shutil.copytree(tmp_path / "copy", quarantine)
+    Runtime(spark, lake).catch_up(flow(4))
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake)[1:] == WAITED
+
+
 def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Two batches are left out, one for its own rows, one for what waits."""
     own = [
@@ -166,6 +204,20 @@ def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSess
         (3, "poison", "c", 1),
         (3, "waiting", "b", 13),
     ]
+
+
+def test_another_error_in_the_look_at_what_waits_is_not_the_reason(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, flow = Runtime(spark, Lake(tmp_path), max_attempts=1), aligned()
+    runtime.catch_up(flow(1))
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("between two windows")
+
+    monkeypatch.setattr(WindowFiles, "waiting_fail", fails)
+    with pytest.raises(PoisonBatchError, match='the sum of "v" does not fit bigint'):
+        runtime.catch_up(flow(2))
 
 
 def test_mended_windows_take_what_waits(spark: SparkSession, tmp_path: Path) -> None:
@@ -199,6 +251,30 @@ def test_a_batch_that_is_planned_again_takes_what_was_left_out_with_it(spark: Sp
     assert quarantined(lake) == []
 
 
+@pytest.mark.parametrize("is_kept", [True, False], ids=["its record is kept", "its record is lost"])
+def test_changed_windows_get_what_waits_where_its_batch_is_planned_again(
+    spark: SparkSession, tmp_path: Path, is_kept: bool
+) -> None:
+    """It fails again, and is left out no more: what waits is neither in quarantine nor left out of the new windows."""
+    batches = [[("a", 13, 0)], [("b", 1, 200_000)], [("b", 2, 400_000)]]
+    lake, flow = Lake(tmp_path), one_by_one(tmp_path / "never", batches)
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    poisoned(runtime, flow, 1, 2)
+    runtime.skip(flow(2), 1)
+    runtime.catch_up(flow(2))
+    marks = ("offsets", "commits") if is_kept else ("commits",)
+    for kind in marks:
+        for name in ("1", ".1.crc"):
+            (lake.checkpoint_path("late", "s") / "spark" / kind / name).unlink(missing_ok=True)
+    if not is_kept:
+        (lake.checkpoint_path("late", "s") / "attempts.json").unlink()
+    poisoned(runtime, flow, 1, 3 if is_kept else 2)
+    Runtime(spark, lake).catch_up(aligned(batches)(3), changed_windows="begin")
+    assert sums(lake) == [("a", 13), ("b", 1)]
+    assert quarantined(lake) == []
+
+
 def test_a_changed_definition_does_not_get_what_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """Nor does the former one, which comes back."""
     lake, flow = Lake(tmp_path), aligned()
@@ -207,13 +283,28 @@ def test_a_changed_definition_does_not_get_what_was_left_out(spark: SparkSession
     poisoned(runtime, flow, 1, 2)
     runtime.skip(flow(2), 1)
     runtime.catch_up(flow(2))
-
-    def changed(count: int) -> Flow:
-        stream: Any = Flow("late", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:count]), delay=60)
-        return stream.partition("k").aligned(Sum("v", "sum"), every=120).persist("sums").build()
-
+    changed = aligned(every=120)
     Runtime(spark, lake).catch_up(changed(2), changed_windows="begin")
     Runtime(spark, lake).catch_up(flow(2), changed_windows="begin")
     Runtime(spark, lake).catch_up(changed(4), changed_windows="begin")
     assert sums(lake) == [("b", 6)]
     assert quarantined(lake) == WAITED
+
+
+@pytest.mark.parametrize("others", [(), (300,)], ids=["at once", "behind a third one"])
+def test_a_definition_that_comes_back_does_not_get_what_another_has_left_out(
+    spark: SparkSession, tmp_path: Path, others: tuple[int, ...]
+) -> None:
+    """It comes back with its own state, for no batch has come behind the change: one was left out."""
+    lake, flow, changed = Lake(tmp_path), aligned(), aligned(every=120)
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    runtime.catch_up(changed(1), changed_windows="begin")
+    poisoned(runtime, changed, 2, 2)
+    runtime.skip(changed(2), 2)
+    runtime.catch_up(changed(2))
+    for every in others:
+        Runtime(spark, lake).catch_up(aligned(every=every)(2), changed_windows="begin")
+    Runtime(spark, lake).catch_up(flow(4), changed_windows="begin")
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake) == [(2, rule, k, v) for _, rule, k, v in WAITED]

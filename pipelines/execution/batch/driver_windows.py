@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, DatetimeType, NumericType
 
-from pipelines.errors import BatchError, ChangeoverError, DefinitionError
+from pipelines.errors import BatchError, ChangeoverError, DefinitionError, NotTextError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.poison import Kept, PoisonRows
@@ -455,6 +455,8 @@ class DriverWindows:
                 )
             except WindowFailure as failure:
                 self._blame(batch, position.plan, self._state_of(before), clock, partial(self._between, run, {}))
+                if isinstance(failure.error, NotTextError):  # it says where by itself
+                    raise failure.error from None
                 where = self._stages[failure.number].where
                 raise BatchError(f"{where} failed: {reason_of(failure.error)}") from failure.error
         self.rows = self._states.rows(state)
@@ -465,9 +467,15 @@ class DriverWindows:
     ) -> None:
         """Note of an attempt that failed in the windows whether it did so by what waits: a skip is to leave that out, too."""
         end, none = NEVER if clock is None else clock, self._stages[0].row_schema.empty_table()
-        waiting = None
-        if before is not None and self._states.waiting_fail(batch.txid, before, (none, end), between):
-            waiting = Waiting(before.file, end, batch.attempt, plan)
+        waiting, is_blamed = None, False
+        # Another error between the windows says nothing of what waits, and must not take the place of the attempt's own.
+        with suppress(Exception):
+            is_blamed = before is not None and self._states.waiting_fail(batch.txid, before, (none, end), between)
+        if before is not None and is_blamed:
+            begun = self._begun
+            # While no batch has come behind a change, the definition before comes back with its own state.
+            former = begun.former.file if begun.former is not None and before == begun.state else None
+            waiting = Waiting(before.file, end, batch.attempt, plan, former)
         self._states.waiting.blame(batch.txid, waiting)
 
     def leave_out_waiting(self, epoch: Epoch, batch: Batch, plan: str | None, reason: str, seen: int) -> None:
@@ -488,14 +496,17 @@ class DriverWindows:
         if before is None or waiting is None or waiting.state != before.file:
             self._states.waiting.release(batch.txid, None)
             return
-        if self._states.waiting.is_released(batch.txid, waiting):
-            return
+        # Where it was cut off behind both, quarantine may be an older copy by now, which lacks them.
         rows = self._states.waiting_up_to(batch.txid, before, waiting.clock)
         if rows is not None and rows.num_rows:
             why = f"it waited for the watermark, and batch {batch.txid} failed by such events: {reason}"
             poison = PoisonRows(self._group)
             poison.keep_waiting_of(epoch, batch, rows, self._node.context.stream, Kept(why, seen, plan))
         self._states.waiting.release(batch.txid, waiting)
+
+    def take_back_waiting(self, txid: int) -> None:
+        """Let what waits count as the windows' again, where it was left out with a batch that comes again and is tried."""
+        self._states.waiting.release(txid, None)
 
     def _between(self, run: PlanRun, given: dict[int, DataFrame], number: int, results: pa.Table) -> pa.Table:
         """Return the rows of the window behind one, from its results and those of the ones before it (`given`)."""

@@ -84,17 +84,20 @@ class PoisonRows:
 
     def keep_skipped(
         self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
-    ) -> None:
+    ) -> int:
         """Put the rows of a batch that is left out into quarantine, to which they did not come when it failed.
 
         Where the source cannot be read they are in it alone: whoever skipped the batch got a message about that.
+
+        Returns:
+            The version of quarantine that has them, for `seen` of what is put beside them; `seen` where it does not get them.
 
         Raises:
             BatchError, DiskFullError, StoreError: quarantine does not take them.
             LateWriterError: as in `keep`.
         """
         try:
-            self._keep(epoch, batch, sources, reason, seen, plan)
+            return self._keep(epoch, batch, sources, reason, seen, plan)
         except TrideltaError:
             raise
         except Exception as error:
@@ -102,7 +105,7 @@ class PoisonRows:
             fault: TrideltaError | None = lake_fault(error, str(self._group.quarantine.table.path), doing)
             if fault is None and is_of_rows(error):
                 logger.warning("skipped batch not kept", txid=batch.txid, reason=reason_of(error))
-                return
+                return seen
             flow = self._group.topology.name
             raise fault or BatchError(
                 f'flow "{flow}": batch {batch.txid} is skipped, and its rows do not get into quarantine: {reason_of(error)}',
@@ -133,14 +136,14 @@ class PoisonRows:
 
     def _keep(
         self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
-    ) -> None:
+    ) -> int:
         group = self._group
         sources = group.sources.before_windows(group.spark) if sources is None else sources
         parts = (
             rejected_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
             for spout in group.spouts
         )
-        self._put(epoch, batch, reduce(DataFrame.unionByName, parts), seen, plan)
+        return self._put(epoch, batch, reduce(DataFrame.unionByName, parts), seen, plan)
 
     def keep_waiting(self, epoch: Epoch, txid: int, rows: pa.Table, stream: str, reason: str) -> None:
         """Put events that waited for the watermark into quarantine, once: no window takes them any more.
@@ -180,8 +183,10 @@ class PoisonRows:
         plan: str | None = None,
         *,
         among: str = "",
-    ) -> None:
+    ) -> int:
         """Put rows in the place of those that quarantine holds of the batch, but of those whose file has gone since.
+
+        Returns its version.
 
         Args:
             among: a further condition on these.
@@ -207,7 +212,7 @@ class PoisonRows:
             # Times of two tables do not compare: a clock may have been set back between their commits.
             states={sink.name: sink.table.version() for sink in group.sinks},
         )
-        writer.replace_rows(rows, record, where, seen=seen)
+        return writer.replace_rows(rows, record, where, seen=seen)
 
     def kept(self) -> set[int]:
         """Return the txids whose rows are in quarantine: of this life of the checkpoint and of earlier ones."""

@@ -37,12 +37,15 @@ class Waiting:
         clock: up to which they are meant, in ms.
         attempt: the one that failed by them.
         plan: the digest of its plan; None: not known.
+        former: the file of the state of the definition before, where `state` is the one that a changed definition began with: it
+            may come back, and has the same rows; None: there is none.
     """
 
     state: str
     clock: int
     attempt: int
     plan: str | None
+    former: str | None = None
 
 
 class WaitingRows:
@@ -72,10 +75,6 @@ class WaitingRows:
         if waiting is not None:
             released[txid] = waiting
 
-    def is_released(self, txid: int, waiting: Waiting) -> bool:
-        """Return whether these rows were left out with a batch."""
-        return self._all_released().get(txid) == waiting
-
     def left(self, state: str, pending: pa.Table | None, below: int | None = None) -> pa.Table | None:
         """Return what waits in a state without what was left out of it.
 
@@ -85,7 +84,7 @@ class WaitingRows:
         own = [
             one.clock
             for txid, one in self._all_released().items()
-            if one.state == state and (below is None or txid < below)
+            if state in (one.state, one.former) and (below is None or txid < below)
         ]
         if pending is None or not own:
             return pending
@@ -116,10 +115,11 @@ class WaitingRows:
     def _of(self, name: str) -> Waiting | None:
         try:
             values: Mapping[str, Any] = json.loads(self._files.read(name))
-            return Waiting(str(values["state"]), int(values["clock"]), int(values["attempt"]), values["plan"])
+            state, former = str(values["state"]), values.get("former")
+            return Waiting(state, int(values["clock"]), int(values["attempt"]), values["plan"], former)
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise TrideltaError(
                 f"the file {name} of the windows is damaged: it does not name events that waited for the watermark",
                 hint="bring it back from a backup of the checkpoint",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.errors import DefinitionError, NotTextError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
 from pipelines.graph import events
@@ -431,7 +431,11 @@ class WindowFiles:
         made, after = [pa.concat_tables(parts)], [state if len(parts) == 1 else replace(state, changed=None)]
         for number in range(1, len(self._windows)):
             assert between is not None
-            rows = between(number - 1, made[-1])
+            try:
+                rows = between(number - 1, made[-1])
+            except NotTextError as error:
+                # What waits may have come through the window before, and be no text behind it.
+                raise WindowFailure(error, number) from error
             results, state = self._feed(number, states[number], rows, clock)
             made.append(results)
             after.append(state)

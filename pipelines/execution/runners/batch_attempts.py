@@ -84,12 +84,16 @@ class BatchAttempts:
             # Of a lease of the registry only the put of a record tells. Behind it whoever takes it over comes behind `seen`.
             tracked.confirm(other)
             self._poison.release(other, seen)
+            # What waited is out of quarantine by now. Whoever changes the windows must not find it left out of their state.
+            self._take_back_waiting(other)
             tracked.plan_again(other, plan if other == txid else GONE)
             logger.warning("batch comes by another plan", flow=self._group.topology.name, txid=other)
 
     def run(self, txid: int, frames: Frames, position: Position) -> BatchReport:
         """Try a batch until an attempt comes through, or none is left."""
         stream_batch = StreamBatch(self._shared)
+        # Its record may be lost, which said that it was left out.
+        self._take_back_waiting(txid)
         sources, clocks, tries = self._group.sources.events(frames), None, 0
         while True:
             batch = self._open(txid, sources, position.plan)
@@ -116,13 +120,16 @@ class BatchAttempts:
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
 
-    def keep_skipped(self, txid: int, frames: Frames, seen: int) -> None:
-        """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine."""
+    def keep_skipped(self, txid: int, frames: Frames, seen: int) -> int:
+        """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine.
+
+        Returns the version of quarantine behind that.
+        """
         record = self._tracker.group().record(txid)
         assert record is not None
         rows = None if record.in_windows else self._group.sources.events(frames)
         batch = Batch(self._scope, txid, record.attempt)
-        self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
+        return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
     def leave_out_waiting(self, txid: int, seen: int) -> None:
         """Leave out with a skipped batch what waits in its windows, if it failed by that."""
@@ -130,6 +137,12 @@ class BatchAttempts:
         if self._shared.windows is not None and record is not None:
             batch = Batch(self._scope, txid, record.attempt)
             self._shared.windows.leave_out_waiting(self._epoch, batch, self._plan(txid), record.reason, seen)
+
+    def _take_back_waiting(self, txid: int) -> None:
+        """Let what waits in the windows count as theirs again, where it was left out with a batch that comes again."""
+        if self._shared.windows is not None:
+            self._checkpoint.still_held()
+            self._shared.windows.take_back_waiting(txid)
 
     def run_windows(self, txid: int, frames: Frames, seen: int) -> None:
         """Run the windows of a skipped batch to their end, which the state store demands of every batch.

@@ -357,8 +357,9 @@ class StreamRunner:
                 if sources.has_windows:
                     self._attempts.run_windows(txid, frames, seen)
                 if not kept:
-                    self._attempts.keep_skipped(txid, frames, seen)
-                    self._attempts.leave_out_waiting(txid, self._poison.seen())
+                    # Whoever else has changed quarantine since is seen by the second commit, too.
+                    behind = self._attempts.keep_skipped(txid, frames, seen)
+                    self._attempts.leave_out_waiting(txid, behind)
             else:
                 report = self._attempts.run(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
