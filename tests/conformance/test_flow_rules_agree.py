@@ -71,7 +71,7 @@ RULES: dict[str, Case] = {
         "a array<bigint>, b string, c bigint",
         lambda s: s.select("a", "b"),
         [{"c": 1}, {"a": [], "c": 2}, {"b": "x", "c": 3}, {"a": [1, 2], "b": "y"}],
-        [{"a": []}, {"b": "x"}, {"a": [1, 2], "b": "y"}],
+        [{"b": "x"}, {"a": [1, 2], "b": "y"}],
     ),
     "4_each": (
         "v bigint",
