@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -58,18 +58,6 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, 
 _PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
 # The parser here takes them for timestamps: what Spark casts to one has the date of the day on which it is cast.
 _TIMES_OF_DAY = (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ)
-_NUMBERS = frozenset(
-    {
-        *("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double"),
-        *("decimal", "dec", "numeric"),
-    }
-)
-_ENDS_A_VALUE = frozenset(
-    {
-        *(TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING, TokenType.HEX_STRING),
-        *(TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.NULL, TokenType.TRUE, TokenType.FALSE, TokenType.END),
-    }
-)
 _UNITS = (
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 )
@@ -165,7 +153,6 @@ def _parsed(operation: str, text: str) -> exp.Expr:
     dialect = _RowDialect()
     try:
         tokens = list(_with_values(text, dialect.tokenize(text)))
-        _check_signs(operation, text, tokens)
         trees = dialect.parser().parse(tokens, text)
     except sqlglot.errors.SqlglotError as error:
         # The parser names its own classes; a reader knows the operator by its short name.
@@ -180,24 +167,7 @@ def _parsed(operation: str, text: str) -> exp.Expr:
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
-    return _with_brackets(_with_units(tree))
-
-
-def _check_signs(operation: str, text: str, tokens: Sequence[Token]) -> None:
-    """Refuse `-1::string`: to Spark the sign is part of the number that is cast, to the parser one of what the cast gives.
-
-    With a cast to a number both are the same. A suffix (`-1L`) is read as a cast, too, whose token is the number itself.
-    """
-    for at in range(1, len(tokens) - 2):
-        sign, number, cast, kind = tokens[at - 1 : at + 3]
-        of_number = (sign.token_type, number.token_type, cast.token_type) == (
-            TokenType.DASH,
-            TokenType.NUMBER,
-            TokenType.DCOLON,
-        )
-        is_cast = of_number and text[cast.start : cast.end + 1] == "::" and kind.text.lower() not in _NUMBERS
-        if is_cast and (at < 2 or tokens[at - 2].token_type not in _ENDS_A_VALUE):
-            raise FunctionError(operation, f"cannot be read without doubt: {text!r}", hint="write cast(-1 as string)")
+    return _with_brackets(_with_signs(_with_units(tree)))
 
 
 def _check(operation: str, text: str, tree: exp.Expr) -> None:
@@ -227,6 +197,9 @@ def _doubt(node: exp.Expr) -> str | None:
         return "the type time, which no table holds"
     if isinstance(node, exp.Cast) and node.args.get("format") is not None:
         return "a cast with a format"
+    # To Spark the sign of `-1::string` is part of the number that is cast.
+    if isinstance(node, exp.Neg) and not _casts_to_numbers(node.this):
+        return "a sign in front of a number that is cast to something else"
     parent = node.parent
     if isinstance(node, exp.Alias) and not (isinstance(parent, exp.Anonymous) and parent.name.lower() == "struct"):
         return "a name that is given outside struct(...)"
@@ -243,6 +216,15 @@ def _doubt(node: exp.Expr) -> str | None:
     ):
         return "a comparison with what is compared once more"
     return None
+
+
+def _casts_to_numbers(value: exp.Expr) -> bool:
+    """Return whether a value is no literal that is cast, or one that is cast to numbers alone."""
+    numeric = True
+    while isinstance(value, exp.Cast):
+        numeric = numeric and value.to.this in exp.DataType.NUMERIC_TYPES
+        value = value.this
+    return numeric or not isinstance(value, exp.Literal)
 
 
 def _refuse_call(operation: str, text: str, call: exp.Anonymous) -> None:
@@ -272,6 +254,19 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
         first = call.expressions[0] if len(call.expressions) == 3 else None
         if call.name.lower() in _WITH_UNITS and isinstance(first, exp.Column) and first.name.lower() in _UNITS:
             first.replace(exp.var(first.name.upper()))
+    return tree
+
+
+def _with_signs(tree: exp.Expr) -> exp.Expr:
+    """Take the sign into a number with a suffix: `-128Y` is read as the opposite of `128Y`, which there is not."""
+    for negated in list(tree.find_all(exp.Neg)):
+        cast = negated.this
+        if not isinstance(cast, exp.Cast) or not isinstance(cast.this, exp.Literal) or cast.this.is_string:
+            continue
+        if cast.to.this in exp.DataType.INTEGER_TYPES and cast.this.is_int:
+            number = exp.Cast(this=exp.Neg(this=cast.this.copy()), to=cast.to.copy())
+            tree = number if negated is tree else tree
+            negated.replace(number)
     return tree
 
 

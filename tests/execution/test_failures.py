@@ -283,6 +283,11 @@ def test_a_file_that_is_torn_or_gone_is_of_the_rows() -> None:
             hint="FILE_NOT_EXIST",
         ),
         of_task("java.lang.ArithmeticException", "long overflow"),
+        of_task(
+            "org.apache.kafka.common.KafkaException",
+            "Received exception when fetching the next record from t-0. If needed",
+        ),
+        of_task("org.apache.kafka.common.errors.CorruptRecordException", "Record is corrupt"),
     ):
         assert is_of_rows(error), causes(error)
 
@@ -295,6 +300,7 @@ def test_what_the_system_a_mount_or_a_worker_fails_with_is_not_of_the_rows() -> 
         of_task(_JOB, crashed, ("java.io.EOFException", None)),
         of_task("java.io.IOException", f'Cannot run program "/no/python": {none}', ("java.io.IOException", none)),
         of_task("java.io.IOException", "Too many open files"),
+        of_task("org.apache.kafka.common.KafkaException", "Failed to construct kafka consumer"),
         of_task("java.lang.StackOverflowError", None),
         of_task("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext."),
         of_task("java.nio.file.AccessDeniedException", "/tmp/blockmgr-1/0c"),

@@ -107,6 +107,9 @@ def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> No
         "a = b not in (1, 2)",
         "a <> b not rlike 'x'",
         "-1::string",
+        "-1L::string",
+        "coalesce(k, -1::int::string)",
+        "concat('a', -1.5D::string, -1BD::string)",
         "n in (2, -1::date)",
         "cast(a as time)",
         "time '10:00' < a",
@@ -227,7 +230,8 @@ cast(timestamp '2013-01-02 00:00:00' - interval 1 hour 30 minutes as string)
 a || n + 1
 n::string
 n <> -1L and n in (-1L, 0L) and n between -10L and 10L
-n - 1000L > 0 or n-1L = 1
+n - 1000L > 0 or n-1L = 1 or n = -128Y or n > -9223372036854775808L or n <> -2147483648::int
+n - 1::string = '8' or n = -1::bigint
 n * -1.0BD > 0 or n > -0.5D or n - 2S > 0
 n - 1::int > 0 or n - 0.5::double > 1
 xs[n - 9::int] = 1 or date_add(date '2013-01-01', -1::int) < at

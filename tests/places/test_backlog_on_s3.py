@@ -70,7 +70,7 @@ def test_a_source_says_which_files_of_its_folder_wait(
         (place / name).write_bytes(b"{}")
     source = JsonFiles(place, "k string", **options)
     figures = TaskFigures("g", 5.0, [TextFiles("/elsewhere"), source])
-    monkeypatch.setattr(figures, "_counted_at", float("-inf"))
+    monkeypatch.setattr(figures, "_next_count", float("-inf"))
     figures.look(Reports(progress(place)), log)  # type: ignore[arg-type]
     assert sum(figures.backlog.values()) == many
 

@@ -42,6 +42,12 @@ _JAVA_VALUE = re.compile(
     r"java\.lang\.(?:Arithmetic|NumberFormat|IllegalArgument|UnsupportedOperation|\w*IndexOutOfBounds|NegativeArraySize"
     r"|NullPointer|ClassCast)Exception|java\.time\.[\w.]+Exception|java\.util\.NoSuchElementException"
 )
+# A record that its broker cannot give as it was. Of the second class is much else, such as a consumer that does not start.
+_DAMAGED_RECORD = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:CorruptRecord|InvalidRecord|RecordDeserialization)Exception:"
+    r"|org\.apache\.kafka\.common\.KafkaException: "
+    r"(?:Received exception when fetching the next record|Record batch for partition)"
+)
 # With more memory, rights or files at once, or with the mount or the network back, the same rows come through.
 _JAVA_OUTSIDE = re.compile(
     r"java\.lang\.(?:OutOfMemory|StackOverflow)Error|org\.apache\.spark\.memory\.SparkOutOfMemoryError"
@@ -135,9 +141,13 @@ def _is_unread(cause: Cause, behind: Sequence[Cause]) -> bool:
 
 
 def _failed_by_value(cause: Cause) -> bool:
-    """Return whether a value has ended a task."""
+    """Return whether a value has ended a task, or a record that is damaged."""
     task = lost_task(cause.text) if cause.type == "org.apache.spark.SparkException" else None
-    return task is not None and _JAVA_VALUE.fullmatch(task.type) is not None
+    if task is None:
+        return False
+    return (
+        _JAVA_VALUE.fullmatch(task.type) is not None or _DAMAGED_RECORD.match(f"{task.type}: {task.text}") is not None
+    )
 
 
 class MissingModuleError(TrideltaError):

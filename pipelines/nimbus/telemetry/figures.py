@@ -260,7 +260,7 @@ class TaskFigures:
         self._checks: dict[str, CheckFigures] = {}
         self._progress: Mapping[str, Any] = {}
         self._behind_since: float | None = None
-        self._counted_at = self._rows_at = float("-inf")
+        self._next_count = self._rows_at = float("-inf")
         self._partition_rows: tuple[int, ...] = ()
         self.window_rows: int | None = None
         """How many windows hold something that run in the query's batch; None: none run there."""
@@ -295,14 +295,15 @@ class TaskFigures:
 
     def look(self, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Take in what Spark says of the query."""
-        if time.monotonic() - self._counted_at < _COUNT_SECONDS:
+        if time.monotonic() < self._next_count:
             return
         # As one text: PySpark's own `lastProgress` asks the JVM for each of its fields.
         progress = streaming._jsq.lastProgress()
         if progress is None:
             return
         self._progress = json.loads(progress.json())
-        self._counted_at = time.monotonic()
+        begun = time.monotonic()
+        self._next_count = begun + _COUNT_SECONDS
         # Of this run of the query: a trigger has ended well, be it without a batch.
         self.last_error = None
         try:
@@ -311,6 +312,9 @@ class TaskFigures:
             # The batches find out for themselves whether the store answers.
             logger.warning("what waits was not counted", reason=str(error))
         self.gone = gone(self._progress)
+        # Folders of many files take long to go through, and whoever looks here has a query to drain.
+        took = time.monotonic() - begun
+        self._next_count = time.monotonic() + max(_COUNT_SECONDS, 10 * took)
         # On a store its snapshots are not opened for a figure.
         if (
             isinstance(checkpoint, Path)
