@@ -117,9 +117,9 @@ def is_of_rows(error: BaseException) -> bool:
     nothing of the rows.
     """
     from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
 
-    if isinstance(error, PySparkException | LookupError):
+    # By name, for the protocol runs without Spark.
+    if isinstance(error, LookupError) or any(kind.__name__ == "PySparkException" for kind in type(error).__mro__):
         return True
     chain = causes(error) if isinstance(error, Py4JJavaError) else []
     if any(_is_of_system(cause) for cause in chain):
