@@ -39,6 +39,7 @@ def fresh(play: Play, group: int = 0, then: str = "refuse") -> None:
     copied(folder, aside)
     removed(folder)
     found.epoch, found.first, found.planned, found.finished, found.poison, found.skipped = 0, 0, [], 0, set(), set()
+    found.plans = []
     found.lost = set()
     outcome = play.world.run(play.catching_up(on_fresh_checkpoint=then))
     play.follow(play.streams(on_fresh=then), outcome, f"fresh checkpoint, {then}")
@@ -52,13 +53,22 @@ def _restored(group: Group, said: Group) -> None:
     for name in ("epoch", "life", "first", "finished"):
         setattr(group, name, getattr(said, name))
     group.planned, group.poison, group.skipped = list(said.planned), set(said.poison), set(said.skipped)
+    group.plans = list(said.plans)
     group.known, group.lost = set(said.known), set(said.lost)
 
 
 def _of_another_life(play: Play, found: Group, said: Group) -> bool:
-    """Whether a copy of the checkpoint is of another life than what a state holds: by the plan of its last batch it is known."""
-    held = any(epoch == found.epoch for sink in play.model.sinks(found) for epoch, _ in sink.txids)
-    return said.life != found.life and held
+    """Whether a copy of the checkpoint is of another life than what a state holds, or of another past of the same one.
+
+    It is known by the plan of the state's last batch.
+    """
+    held = {sink.last for sink in play.model.sinks(found) if any(epoch == found.epoch for epoch, _ in sink.txids)}
+    if said.life != found.life:
+        return bool(held)
+    # Behind an older copy that was brought back, the same life has planned a batch once more, and otherwise.
+    both = min(len(said.plans), len(found.plans))
+    known = {txid - found.first for txid in held if 0 <= txid - found.first < both}
+    return any(said.plans[number] != found.plans[number] for number in known)
 
 
 def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
@@ -102,7 +112,7 @@ def older_spark(play: Play, group: int = 0, back: int = 1) -> None:
 
     def take() -> None:
         found.lost |= {txid for txid in found.poison | found.skipped if txid >= planned}
-        found.planned, found.finished = list(said.planned), said.finished
+        found.planned, found.plans, found.finished = list(said.planned), list(said.plans), said.finished
         found.poison = {txid for txid in found.poison if txid < planned}
         found.skipped = {txid for txid in found.skipped if txid < planned}
 

@@ -187,6 +187,9 @@ class Group:
     lives: int = 0
     first: int = 0
     planned: list[tuple[str, ...]] = field(default_factory=list)
+    plans: list[int] = field(default_factory=list)
+    """A number of each plan: a batch that is planned once more has another plan, be it of the same files."""
+    all_plans: int = 0
     finished: int = 0
     poison: set[int] = field(default_factory=set)
     skipped: set[int] = field(default_factory=set)
@@ -258,10 +261,17 @@ class Group:
         ends = [end for end in range(before + 1, len(tuples) + 1) if end % self.window == 0]
         return [("", Row(-end, None, None, sum(tuples[end - self.window : end]))) for end in ends]
 
+    def plan(self, files: tuple[str, ...]) -> None:
+        """Plan one more batch."""
+        self.planned.append(files)
+        self.all_plans += 1
+        self.plans.append(self.all_plans)
+
     def snapshot(self) -> Group:
         """A copy of all but the states and files: what a copy of the checkpoint keeps."""
         twin = copy.copy(self)
         twin.planned, twin.poison, twin.skipped = list(self.planned), set(self.poison), set(self.skipped)
+        twin.plans = list(self.plans)
         twin.known, twin.lost = set(self.known), set(self.lost)
         return twin
 
@@ -349,6 +359,7 @@ class Model:
         else:
             held = max(held, *self._kept(group), *put_back, -1)
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
+        group.plans = []
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
         group.replayed = set()
         group.lives += 1
@@ -408,7 +419,7 @@ class Model:
                     last = whole(group.name) if group.window and not group.planned else None
                     if last is not None:
                         size = sum(int(name) <= last for name in waiting)
-                group.planned.append(tuple(waiting[:size]))
+                group.plan(tuple(waiting[:size]))
                 waiting = waiting[size:]
             if done == max_batches:
                 return

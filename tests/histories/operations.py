@@ -411,7 +411,7 @@ def rescale(play: Play, partitions: int = 2, kill: int | None = None) -> None:
                 group.finished += 1
             # Spark has used a batch id for it.
             group.skipped.add(group.first + len(group.planned))
-            group.planned.append(())
+            group.plan(())
             group.finished += 1
 
 

@@ -45,6 +45,7 @@ LONG = {
     "fold_of_a_value_added_later",
     "two_skipped_batches_whose_plans_are_lost",
     "one_time_in_two_batches_where_streams_meet",
+    "older_plan_of_the_same_files",
 }
 # Of `make test`: fixed ones of eight operations, among them a writer that freezes, a backfill beside a file that is gone, and a
 # cancelled and a killed backfill of a table. Windows, the first of which takes a new JVM most of a minute, have
