@@ -15,35 +15,16 @@ from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import BatchState
-from pipelines.flowmix import Flow, Policy, Sum, WindowAggregator
+from pipelines.flowmix import Flow, Policy, Sum
 from pipelines.places.location import on_disk
 from pipelines.sources import FixedBatches
+from tests.execution.corrected_code import Faulty
 
 pytestmark = pytest.mark.slow
 
 SCHEMA = "k string, v bigint, timestamp bigint"
 BATCHES: list[Any] = [[("a", 1, 0)], [("a", 12, 1000), ("a", 13, 1000)], [("a", 2, 2000)]]
 QUERY = "events__1"
-
-
-class Faulty(WindowAggregator):
-    """Sums, and cannot stand a 13 until a file is there: code that was corrected."""
-
-    outputs = "sum bigint"
-
-    def __init__(self, mended: str) -> None:
-        self.sum, self.mended = 0, mended
-
-    def added(self, event: Any) -> None:
-        if event["v"] == 13 and not Path(self.mended).exists():
-            raise ValueError("thirteen is not a number for me")
-        self.sum += event["v"]
-
-    def evicted(self, event: Any) -> None:
-        """Nothing is taken back."""
-
-    def aggregate(self) -> int:
-        return self.sum
 
 
 def in_the_window(mended: Path) -> Callable[[int], Any]:

@@ -18,8 +18,9 @@ from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
 from pipelines.execution.checkpoint.window_files import WindowFiles
-from pipelines.flowmix import Flow, Policy, Sum, WindowAggregator
+from pipelines.flowmix import Flow, Policy, Sum
 from pipelines.sources import FixedBatches
+from tests.execution.corrected_code import Faulty
 
 pytestmark = pytest.mark.slow
 
@@ -27,26 +28,6 @@ SCHEMA = "k string, v bigint, timestamp bigint"
 MOST = 2**63 - 1
 LATER: list[Any] = [[("b", 5, 200_000)], [("b", 6, 400_000)], [("b", 7, 600_000)]]
 BATCHES: list[Any] = [[("a", MOST, 0), ("a", 1, 1000)], *LATER]
-
-
-class Faulty(WindowAggregator):
-    """Sums, and cannot stand a 13 until a file is there: code that was corrected."""
-
-    outputs = "sum bigint"
-
-    def __init__(self, mended: str) -> None:
-        self.sum, self.mended = 0, mended
-
-    def added(self, event: Any) -> None:
-        if event["v"] == 13 and not Path(self.mended).exists():
-            raise ValueError("thirteen is not a number for me")
-        self.sum += event["v"]
-
-    def evicted(self, event: Any) -> None:
-        """Nothing is taken back."""
-
-    def aggregate(self) -> int:
-        return self.sum
 
 
 def aligned(batches: list[Any] = BATCHES, every: int = 60) -> Callable[[int], Flow]:
