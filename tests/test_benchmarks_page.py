@@ -65,6 +65,7 @@ def test_what_has_no_result_is_named() -> None:
     page = as_page([result(name, FASTER) for name in BENCHMARKS if name != "crowd"])
     assert page.count("\n- `") == 1
     assert "- `crowd`: A crowd: many small flows" in page
+    assert "Not measured" not in as_page([result(name, FASTER) for name in BENCHMARKS])
 
 
 def test_a_run_replaces_its_own_results_alone(tmp_path: Path) -> None:
