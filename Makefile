@@ -38,7 +38,7 @@ test: setup-tests ## Run the tests of CI: every rule once, and each kind of faul
 test-all: setup-tests ## Run every test: all engines, all kill points, random histories (hours)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --exhaustive
 
-test-fast: setup-tests ## Run the tests that take seconds each (three minutes)
+test-fast: setup-tests ## Run the tests that take at most a second and a half each (three minutes)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not slow"
 
 STORE ?= versity

@@ -106,9 +106,7 @@ def _class_name(expectation: str) -> str:
 
 def judge(compiled: CompiledGate, frame: DataFrame) -> GateResult:
     """What the engine does with a gate on each batch; the compilation is kept from batch to batch."""
-    found = compiled.annotate(frame).agg(*compiled.metrics()).first()
-    assert found is not None
-    return compiled.verdict(found.asDict())
+    return compiled.judge(compiled.annotate(frame))
 
 
 def generate(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Counts a key over a large state: the log layout against a MERGE a batch."""
+"""Counts per key over a large state: the log layout against one MERGE per batch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure(spark: SparkSession) -> list[Ratio]:
             if keys in BARS:
                 theirs = merge(spark, folder, keys)
                 label = f"keyed counts, {keys // MILLION} M keys, batch of 100 k"
-                found.append(Ratio(label, "MERGE a batch", ours, theirs, "s", BARS[keys], "higher"))
+                found.append(Ratio(label, "one MERGE per batch", ours, theirs, "s", BARS[keys], "higher"))
     found.append(
         Ratio("keyed counts, batch at 10 M keys", "itself at 10 k keys", own[10 * MILLION], own[10_000], "s", 1.2)
     )

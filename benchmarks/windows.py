@@ -1,4 +1,4 @@
-"""Windows: events a second against a processor that takes them one by one, beside Spark's own, and as the keys grow."""
+"""Windows: events per second against a processor that takes them one by one, beside Spark's own, and as the keys grow."""
 
 from __future__ import annotations
 

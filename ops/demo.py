@@ -77,13 +77,13 @@ def start_spark(clock: Clock) -> None:
 
     started = time.monotonic()
     spark_session("tridelta")
-    clock.add("Spark starts", time.monotonic() - started, "beside the files")
+    clock.add("starting Spark", time.monotonic() - started, "beside the files")
 
 
 def lay(settings: FlowSettings, days: int, shown: Progress, clock: Clock) -> LayoutReport:
-    """Lay out the files of the year, a day each."""
-    task = shown.add_task("files of a day each", total=days, last="")
-    with clock.phase("files are laid out"):
+    """Lay out the files of the year, one per day."""
+    task = shown.add_task("one file per day", total=days, last="")
+    with clock.phase("writing one file per day"):
         report = lay_out(settings.data, days=days, progress=lambda done, _: shown.update(task, completed=done))
     clock.note(f"{report.flights:,} flights in {report.days} files, {report.files_written} written")
     return report
@@ -277,7 +277,7 @@ def steps(clock: Clock, result: dg.ExecuteInProcessResult, batches: list[BatchRe
         work, received = sum(batch.seconds for batch in own), sum(batch.received for batch in own)
         note = f"{len(own)} batches in {work:.1f} s, {received:,} rows" if own else "nothing new"
         clock.add(f"flow {spec.name}", took[f"catch_up_{spec.name}"], note)
-    for what, text in (("check", "tables are checked"), ("answer", "answers are renewed")):
+    for what, text in (("check", "checking the tables"), ("answer", "renewing the answers")):
         clock.add(text, sum(seconds for step, seconds in took.items() if step.startswith(f"{what}_")))
 
 
@@ -313,7 +313,7 @@ def run(settings: FlowSettings, days: int) -> int:
         spark: Future[None] = beside.submit(start_spark, clock)
         laid = lay(settings, days, shown, clock)
         spark.result()
-        with clock.phase("Dagster's definitions load"):
+        with clock.phase("loading Dagster's definitions"):
             location()
         result, batches = catch_up(settings, laid, shown)
     if not result.success:
@@ -323,7 +323,7 @@ def run(settings: FlowSettings, days: int) -> int:
     steps(clock, result, batches)
     with clock.phase("the states are asked"):
         findings(settings)
-    with clock.phase("the event flows are compared with pandas"):
+    with clock.phase("comparing the event flows with pandas"):
         agreed = event_findings(settings, days)
     rendering.rows(f"Phases of {time.monotonic() - started:.0f} s", clock.phases)
     rendering.say(f"\nSee it all in Dagster: make ui, then http://{ui.HOST}:{ui.DEFAULT_PORT}/asset-groups/")

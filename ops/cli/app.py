@@ -169,7 +169,7 @@ def backfill(
     last: Annotated[str, typer.Option("--to", help="The last slice (day), included.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make slices again; each is replaced in one commit."""
+    """Recompute slices; each is replaced in one commit per state."""
     spec = flow(name)
     slices = _slices(spec, first, last)
     topology = spec.topology()
@@ -206,7 +206,7 @@ def query(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a query stream of a flow. Spark starts only if the query has functions over columns."""
+    """Ask a query stream of a flow. Spark starts only if the query has SQL text, functions of Columns or gates."""
     from pipelines.execution.runners.queries import QueryRunner
 
     topology = topology_of(name)
@@ -269,7 +269,7 @@ def verify(name: KnownFlow, as_json: AsJson = False) -> None:
     from pipelines.execution.verify import verify as verify_flow
 
     topology = topology_of(name)
-    with engine(as_json) as runtime, rendering.waiting("The commits are read", as_json):
+    with engine(as_json) as runtime, rendering.waiting("Reading the commits", as_json):
         report = verify_flow(runtime.spark, runtime.lake, topology)
     answer(as_json, report.to_json(), lambda: rendering.verified(report))
     if report.differing or report.faults:
@@ -296,7 +296,7 @@ def skip(
     else:
         rendering.say(f"Batch {txid} of {group} in {name} is left out. {_goes_on(name, file)}")
         rendering.say(
-            f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {file or name}"
+            f"Once the cause is corrected, see which of its rows can be replayed: tridelta replay-quarantine {file or name} --dry-run"
         )
 
 

@@ -138,7 +138,7 @@ def update(
     wait_at_most: Within = RUNS_WITHIN,
     as_json: AsJson = False,
 ) -> None:
-    """Give a deployed flow a new version: what is in the catalog, or the file, now."""
+    """Deploy a new version of a flow: the catalog's code, or the file, as it is now."""
     name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
     with nimbus() as there:
         seen = there.update(name, **options)
@@ -173,7 +173,7 @@ def rollback(
 def activate(
     flow: Deployed, no_wait: NoWait = False, wait_at_most: Within = RUNS_WITHIN, as_json: AsJson = False
 ) -> None:
-    """Let a deactivated flow go on."""
+    """Resume a deactivated flow."""
     with nimbus() as there:
         seen = there.activate(flow)
         if not no_wait and _somebody(there):
@@ -216,12 +216,12 @@ def rebalance(
     parallelism: Parallelism = None,
     setting: Setting = None,
     wait_seconds: Wait = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, without changing it.")] = False,
     no_wait: NoWait = False,
     wait_at_most: Within = RUNS_WITHIN,
     as_json: AsJson = False,
 ) -> None:
-    """Give a flow other workers or parallelism. With neither: look at its figures and decide."""
+    """Change a flow's workers or parallelism; without options, decide by its load."""
     given = {"workers": workers, "parallelism": counts(parallelism), "settings": settings_of(setting)}
     asked: dict[str, Any] = {name: value for name, value in given.items() if value}
     more: dict[str, Any] = {}

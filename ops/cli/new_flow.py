@@ -126,7 +126,7 @@ def write(flow: str, kind: str, folder: Path) -> Written:
         for path in made:
             path.unlink(missing_ok=True)
         raise NewFlowError(flow, f"{error.strerror}: {error.filename}", hint="give another --into") from error
-    table = f"{flow}_by_shop" if kind == "trident" else f"{flow}_told"
+    table = f"{flow}_by_shop" if kind == "trident" else f"{flow}_large"
     gathers = "flows_of(" in (folder / "__init__.py").read_text(encoding="utf-8")
     return Written(flow, kind, folder, tuple(made), table, gathers)
 
@@ -212,7 +212,7 @@ def _plain(written: Written) -> dict[str, Any]:
 
 
 def _show(written: Written) -> None:
-    rendering.say(f"Written, the flow {written.flow}:")
+    rendering.say(f"Wrote the flow {written.flow}:")
     for path in written.files:
         rendering.say(f"  {_shown(path)}")
     if not written.gathers:

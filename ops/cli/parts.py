@@ -62,7 +62,7 @@ ChangedWindows = Annotated[
     typer.Option(
         parser=_one_of(CHANGED_WINDOWS),
         metavar="WORD",
-        help="If windows are of another operation than their state: refuse, or let these begin empty.",
+        help="If the flow's windows were changed: refuse, or begin: the changed ones begin empty.",
     ),
 ]
 OnFresh = Annotated[
@@ -199,7 +199,7 @@ def engine(quiet: bool) -> Iterator[Runtime]:
 
     # Before Spark: a session reads S3 where a place there was named before it started.
     lake = opened_lake()
-    with rendering.waiting("Spark starts", quiet):
+    with rendering.waiting("Starting Spark", quiet):
         session = spark_session("tridelta")
     try:
         yield Runtime(session, lake)

@@ -55,7 +55,7 @@ class Runtime:
         lake: where tables and checkpoints are.
         listeners: called around each commit (see `Listener`).
         hooks: called per batch and stage with what was emitted, received, committed, and what failed (see `Hook`).
-        max_attempts: tries a batch before it is poison and the flow stops.
+        max_attempts: attempts per batch before it is poison and the flow stops.
         lock_wait_seconds: how long to wait for another process that runs the same flow.
     """
 
@@ -95,7 +95,7 @@ class Runtime:
             changed_windows: what to do with windows in the batch whose operation or key is another than that of their state:
                 `refuse`; or `begin`: they begin empty where the query stands, the others keep what they hold.
             max_batches: stop after so many batches per batch group.
-            partitions: shuffle partitions a batch group, by its name, or of all. They count from this run on. Windows keep
+            partitions: shuffle partitions per batch group, by its name, or of all. They count from this run on. Windows keep
                 those that they have (`pipelines.maintenance.repartition` changes them). None: as before, else the session's.
             progress: called with each batch's report.
 
@@ -195,7 +195,7 @@ class Runtime:
         stream: str | None = None,
         progress: Callable[[SliceReport], None] | None = None,
     ) -> BackfillReport:
-        """Replace exactly these slices, each in a commit of its own a state; safe beside a running stream.
+        """Replace exactly these slices, each in one commit per state; safe beside a running stream.
 
         Args:
             topology: a flow whose streams name `slice_by`.
@@ -288,7 +288,7 @@ class Runtime:
         Args:
             topology: the flow that defines the query.
             name: the query stream's name.
-            args: one tuple a row, in the order of the query's schema.
+            args: one tuple per row, in the order of the query's schema.
             txid: read the states as of this txid instead of now.
 
         Returns:
@@ -308,7 +308,7 @@ class Runtime:
         """Answer many requests: each argument tuple is a batch of its own, with an answer or an error of its own.
 
         Args:
-            requests: one tuple of arguments a request.
+            requests: one tuple of arguments per request.
 
         Raises:
             UnknownQueryError: if the topology has no such query stream.

@@ -385,7 +385,7 @@ class Nimbus:
             hint = f"name it as before, or kill {flow} and submit the file"
             raise DeployError(flow, f"{file} holds the flow {topology.name}", hint=hint)
         # Its worker may have started before somebody named S3.
-        what = "a deployed flow whose source is there, and whose lake is not"
+        what = "a deployed flow with a source on this store and its lake elsewhere"
         refuse_sources_on_stores(topology, self.lake.root, what)
         definition |= {"lake": str(self.lake.root), "code": deployed.code_digest(definition)}
         parallelism, settings = dict(asked.parallelism or {}), asked.settings

@@ -57,7 +57,8 @@ class RemoteLakeError(TrideltaError):
         self.place, self.what = place, what
         super().__init__(
             f"{place}: {what} does not work on an object store yet; nothing was written",
-            hint="keep the lake of this flow in a folder of the host; docs/object-stores.md says what works on a store",
+            hint="put the lake on the same store (TRIDELTA_LAKE=s3://...), or run the flow with tridelta run or in Dagster; "
+            "docs/object-stores.md says what works on a store",
         )
 
 

@@ -49,8 +49,8 @@ class Lake:
     ```
 
     Args:
-        root: a local folder, as a path or a `file:` URL, created on first use; or a folder of S3 (`s3://bucket/lake`), where
-            not all works yet (docs/object-stores.md).
+        root: a local folder, as a path or a `file:` URL, created on first use; or a folder of S3 or HDFS
+            (`s3://bucket/lake`, `hdfs://namenode:8020/lake`; docs/object-stores.md).
         channels: the folder of the channels; None: `channels` in the root. A bounded run has its own.
         durable: whether a finished batch is on the disk, so that it outlives a loss of power; None: as TRIDELTA_DURABLE says,
             else not. docs/faults.md tells what holds without it, and what it costs.

@@ -28,7 +28,7 @@ Declared = Mapping[str, Sequence[str]]
 
 
 class ColumnFunction:
-    """A function over Spark columns: called once a batch with one Column per input field, returns Columns.
+    """A function over Spark columns: called once per batch with one Column per input field, returns Columns.
 
     Returns one Column for one output field, a tuple of Columns for several, or a generator Column (`F.explode(...)`,
     `F.inline(...)`) for any number of rows. Subclasses may also give `rows(*values)`, the same function over plain

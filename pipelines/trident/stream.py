@@ -91,7 +91,7 @@ class Partitioning(Steps):
         """Keep the tuple of each partition of a batch with the least value of `field` (Trident rules 1.2).
 
         The last of equals counts; null values are left out; an empty partition gives nothing (the original emitted a
-        broken tuple). Use `global_()` before it for one tuple a batch.
+        broken tuple). Use `global_()` before it for one tuple per batch.
 
         Args:
             field: the field to compare.

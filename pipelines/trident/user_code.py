@@ -22,7 +22,7 @@ def check_defines(operation: str, given: object, base: type, method: str) -> Non
 
 
 class QueryFunction:
-    """Asks a state once a batch and task, then makes rows of each answer (Trident rules 4.3).
+    """Asks a state once per batch and task, then makes rows of each answer (Trident rules 4.3).
 
     Subclass it and define `batch_retrieve`, and `execute` where a tuple should give other than one row. The outputs'
     types are said by the operation (`state_query(..., "n bigint")`) or by `returns`.

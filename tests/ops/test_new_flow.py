@@ -54,8 +54,8 @@ def test_the_command_line_finds_them(written: Path) -> None:
     listed = {one["flow"]: one for one in json.loads(done.stdout)}
     assert listed["orders"]["states"] == {"orders_by_shop": None}
     assert listed["orders"]["queries"] == ["shop"]
-    assert "large_sales_told" in listed["large_sales"]["states"]
-    assert "quick_told" in listed["quick"]["states"]
+    assert "large_sales_large" in listed["large_sales"]["states"]
+    assert "quick_large" in listed["quick"]["states"]
 
 
 @pytest.mark.parametrize("configured", [True, False], ids=["as here", "by default"])
