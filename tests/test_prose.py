@@ -25,7 +25,7 @@ VERBS = frozenset(
     find finish fit fold forbid forget fork format free give go group hand have hold identify import insert interrupt
     iterate join judge keep kill launch lay leave let list listen load log look make map mark mask match measure mend merge
     move name note number open pair parse pass pick place plan plot prepare print prolong prove put query raise rank read
-    recognise record reduce refuse release remove render renew replace replay report resolve return rewrite round run save
+    recognise recompute record reduce refuse release remove render renew replace replay report resolve resume return rewrite round run save
     say scale see send serve set show silence skip slice sort split spread start stop store submit supervise sync take tell
     try turn update wait watch wrap write yield
         """,

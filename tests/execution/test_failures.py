@@ -287,6 +287,12 @@ def test_a_file_that_is_torn_or_gone_is_of_the_rows() -> None:
             "org.apache.kafka.common.KafkaException",
             "Received exception when fetching the next record from t-0. If needed",
         ),
+        of_task(
+            "org.apache.kafka.common.KafkaException",
+            "Encountered corrupt message when fetching offset 3 for topic-partition t-0",
+        ),
+        of_task("org.apache.kafka.common.KafkaException", "Record for partition t-0 at offset 3 is invalid, cause: x"),
+        of_task("org.apache.kafka.common.InvalidRecordException", "Record size is less than 0"),
         of_task("org.apache.kafka.common.errors.CorruptRecordException", "Record is corrupt"),
     ):
         assert is_of_rows(error), causes(error)
@@ -301,6 +307,12 @@ def test_what_the_system_a_mount_or_a_worker_fails_with_is_not_of_the_rows() -> 
         of_task("java.io.IOException", f'Cannot run program "/no/python": {none}', ("java.io.IOException", none)),
         of_task("java.io.IOException", "Too many open files"),
         of_task("org.apache.kafka.common.KafkaException", "Failed to construct kafka consumer"),
+        of_task(
+            "org.apache.kafka.common.KafkaException",
+            "Received exception when fetching the next record from t-0. If needed",
+            ("org.apache.kafka.common.KafkaException", None),
+            ("java.lang.UnsatisfiedLinkError", "/tmp/snappy-1.1.10-libsnappyjava.so: failed to map segment"),
+        ),
         of_task("java.lang.StackOverflowError", None),
         of_task("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext."),
         of_task("java.nio.file.AccessDeniedException", "/tmp/blockmgr-1/0c"),

@@ -120,7 +120,8 @@ def test_old_faults_brought_back_are_found(spark: SparkSession, file: Path) -> N
         finding = run(spark, Program.load(file.read_text(encoding="utf-8")))
     assert finding is not None
     # A literal of thirty digits without its type (6) is more than delta-rs takes for a double: that shows, too.
-    assert isinstance(finding.error, Difference | DeltaError), str(finding)
+    shown = (Difference, DeltaError) if file.stem.startswith("6_") else Difference
+    assert isinstance(finding.error, shown), str(finding)
 
 
 def test_a_program_is_plain_data() -> None:

@@ -157,6 +157,30 @@ class Reports:
         return self._report
 
 
+def test_a_count_that_takes_long_pauses_counts_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now, counted = [1000.0], list[float]()
+    monkeypatch.setattr(figures.time, "monotonic", lambda: now[0])
+
+    def slow(*_: Any) -> dict[str, float]:
+        counted.append(now[0])
+        now[0] += 60
+        return {"files": 1.0}
+
+    monkeypatch.setattr(figures, "waiting", slow)
+    own, query = TaskFigures("g", 5.0), cast("StreamingQuery", Reports("{}"))
+    own.look(query, tmp_path)
+    own.failed("it failed")
+    now[0] += 5
+    own.look(query, tmp_path)
+    assert own.last_error is None, "a look that counts nothing sees all else"
+    now[0] += 290
+    own.look(query, tmp_path)
+    assert len(counted) == 1
+    now[0] += 5
+    own.look(query, tmp_path)
+    assert counted == [1000.0, 1360.0], "the pause is at most five minutes"
+
+
 def test_a_failure_is_over_when_a_trigger_has_ended_without_a_batch_too(tmp_path: Path) -> None:
     made = TaskFigures("g", 5.0)
     made.failed("disk")

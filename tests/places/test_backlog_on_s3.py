@@ -63,14 +63,13 @@ def test_an_empty_object_that_does_not_wait_is_not_asked_for(bucket: str, log: P
     [({}, 4), ({"pathGlobFilter": "new*"}, 3), ({"recursivefilelookup": "true"}, 6), ({"pathGlobFilter": "*.csv"}, 0)],
 )
 def test_a_source_says_which_files_of_its_folder_wait(
-    bucket: str, log: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], many: int
+    bucket: str, log: Path, options: dict[str, Any], many: int
 ) -> None:
     place = Location.of(f"s3://{bucket}/sold")
     for name in (*READ, *UNREAD):
         (place / name).write_bytes(b"{}")
     source = JsonFiles(place, "k string", **options)
     figures = TaskFigures("g", 5.0, [TextFiles("/elsewhere"), source])
-    monkeypatch.setattr(figures, "_next_count", float("-inf"))
     figures.look(Reports(progress(place)), log)  # type: ignore[arg-type]
     assert sum(figures.backlog.values()) == many
 

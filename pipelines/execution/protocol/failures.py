@@ -44,13 +44,14 @@ _JAVA_VALUE = re.compile(
 )
 # A record that its broker cannot give as it was. Of the second class is much else, such as a consumer that does not start.
 _DAMAGED_RECORD = re.compile(
-    r"org\.apache\.kafka\.common\.errors\.(?:CorruptRecord|InvalidRecord|RecordDeserialization)Exception:"
+    r"org\.apache\.kafka\.common\.(?:InvalidRecord|errors\.(?:CorruptRecord|RecordDeserialization))Exception:"
     r"|org\.apache\.kafka\.common\.KafkaException: "
-    r"(?:Received exception when fetching the next record|Record batch for partition)"
+    r"(?:Received exception when fetching the next record|Record (?:batch )?for partition|Encountered corrupt message)"
 )
-# With more memory, rights or files at once, or with the mount or the network back, the same rows come through.
+# With more memory, rights or files at once, with the mount, the network or a native library back, the same rows come through.
 _JAVA_OUTSIDE = re.compile(
-    r"java\.lang\.(?:OutOfMemory|StackOverflow)Error|org\.apache\.spark\.memory\.SparkOutOfMemoryError"
+    r"java\.lang\.(?:OutOfMemory|StackOverflow|\w+Link|NoClassDefFound|ExceptionInInitializer)Error"
+    r"|org\.xerial\.snappy\.SnappyError|org\.apache\.spark\.memory\.SparkOutOfMemoryError"
     r"|java\.lang\.InterruptedException|java\.io\.InterruptedIOException|java\.nio\.channels\.\w+"
     r"|java\.nio\.file\.(?:AccessDenied|FileSystem)Exception|org\.apache\.hadoop\.fs\.FSError"
     r"|java\.net\.\w*(?:Socket|Connect|Route|Host)\w*Exception|javax\.net\..+|org\.apache\.hadoop\.(?:net|security)\..+"

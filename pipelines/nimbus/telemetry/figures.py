@@ -184,8 +184,10 @@ def _commits(path: str, version: int) -> int:
 LAST_BATCHES = 20
 """So many batches are remembered: what a rebalance looks at."""
 
-# Counting what waits lists folders: not with every look.
-_COUNT_SECONDS = 5.0
+# Asking Spark and counting what waits, which lists folders, are not for every beat.
+_LOOK_SECONDS = 5.0
+# Whoever counts has a query to drain: a count that takes long is followed by a pause ten times as long, up to this.
+_LONGEST_PAUSE_SECONDS = 300.0
 
 # Rows of the state by partition change slowly, and cost a file per partition.
 _ROWS_SECONDS = 60.0
@@ -260,7 +262,7 @@ class TaskFigures:
         self._checks: dict[str, CheckFigures] = {}
         self._progress: Mapping[str, Any] = {}
         self._behind_since: float | None = None
-        self._next_count = self._rows_at = float("-inf")
+        self._next_look = self._next_count = self._rows_at = float("-inf")
         self._partition_rows: tuple[int, ...] = ()
         self.window_rows: int | None = None
         """How many windows hold something that run in the query's batch; None: none run there."""
@@ -295,26 +297,19 @@ class TaskFigures:
 
     def look(self, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Take in what Spark says of the query."""
-        if time.monotonic() < self._next_count:
+        if time.monotonic() < self._next_look:
             return
         # As one text: PySpark's own `lastProgress` asks the JVM for each of its fields.
         progress = streaming._jsq.lastProgress()
         if progress is None:
             return
         self._progress = json.loads(progress.json())
-        begun = time.monotonic()
-        self._next_count = begun + _COUNT_SECONDS
+        self._next_look = time.monotonic() + _LOOK_SECONDS
         # Of this run of the query: a trigger has ended well, be it without a batch.
         self.last_error = None
-        try:
-            self.backlog = waiting(self._progress, checkpoint, self._folders)
-        except StoreError as error:
-            # The batches find out for themselves whether the store answers.
-            logger.warning("what waits was not counted", reason=str(error))
         self.gone = gone(self._progress)
-        # Folders of many files take long to go through, and whoever looks here has a query to drain.
-        took = time.monotonic() - begun
-        self._next_count = time.monotonic() + max(_COUNT_SECONDS, 10 * took)
+        if time.monotonic() >= self._next_count:
+            self._count(checkpoint)
         # On a store its snapshots are not opened for a figure.
         if (
             isinstance(checkpoint, Path)
@@ -324,6 +319,17 @@ class TaskFigures:
             # An empty answer is asked for again: the first snapshot comes with the first batch.
             self._partition_rows = partition_rows(checkpoint)
             self._rows_at = time.monotonic() if self._partition_rows else float("-inf")
+
+    def _count(self, checkpoint: Place) -> None:
+        """Count what waits in the query's sources."""
+        begun = time.monotonic()
+        try:
+            self.backlog = waiting(self._progress, checkpoint, self._folders)
+        except StoreError as error:
+            # The batches find out for themselves whether the store answers.
+            logger.warning("what waits was not counted", reason=str(error))
+        took = time.monotonic() - begun
+        self._next_count = time.monotonic() + min(10 * took, _LONGEST_PAUSE_SECONDS)
         much = sum(self.backlog.values())
         self._backlogs.append(much)
         if not much:
