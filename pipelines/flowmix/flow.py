@@ -276,12 +276,12 @@ class _Check:
         self._check_targets()
         self._streams = {name: replace(stream, feeds=self._feeds_of(name)) for name, stream in self._streams.items()}
         self._check_tables()
-        self._check_cycles()
-        order = in_order(self._streams)
         if not any(isinstance(op, Output | Persist) for stream in self._streams.values() for op in stream.operations):
             self._refuse(
                 "At least one stream needs to write to std output", hint="end a stream with output() or persist"
             )
+        self._check_cycles()
+        order = in_order(self._streams)
         for stream in order:
             if not stream.std_input and not stream.feeds:
                 self._refuse("no stream leads here and it has no source", stream, hint="to(...) or a source")

@@ -10,7 +10,7 @@ from pipelines.ddl import FieldNames as FieldNames
 from pipelines.ddl import added as added
 from pipelines.ddl import as_names as as_names
 from pipelines.ddl import parse_ddl as parse_ddl
-from pipelines.errors import BadNameError, FieldError
+from pipelines.errors import BadNameError, DuplicateFieldError, FieldError
 
 T = TypeVar("T")
 
@@ -37,11 +37,14 @@ def require(operation: str, names: FieldNames | None, available: Sequence[str]) 
 
     Raises:
         FieldError: at the first name that the stream does not have (Trident rules, section 2, field projection).
+        DuplicateFieldError: a name comes twice (Trident rules, section 2).
     """
     wanted = as_names(names, operation)
-    for name in wanted:
+    for at, name in enumerate(wanted):
         if name not in available:
             raise FieldError(operation, str(name), available)
+        if name in wanted[:at]:
+            raise DuplicateFieldError(operation, str(name), ())
     return wanted
 
 

@@ -27,7 +27,7 @@ _EMPTY_FOR: Final = 10_000
 
 
 class JoinBuffer(Window):
-    """Left events and their clocks. Age counts when a right event comes, too (the original looked only at left ones)."""
+    """Left events and their clocks. Age counts when a left event comes, and at the ticks."""
 
     __slots__ = ("_age", "_keep", "_lefts", "_lifetime", "_operation", "_written")
 
@@ -40,9 +40,11 @@ class JoinBuffer(Window):
         self._written = 0
 
     def event(self, event: Event, now: int) -> Sequence[Event]:
-        self._drop_old(now)
+        is_left = event.stream == self._operation.left
+        # A right event may come before the tick of its second was played.
+        self._drop_old(now if is_left else now // 1000 * 1000)
         self._written = now
-        if event.stream == self._operation.left:
+        if is_left:
             if self._keep and len(self._lefts) >= self._keep:
                 self._lefts.popleft()
             self._lefts.append((event, now))

@@ -189,7 +189,13 @@ def test_2_a_cycle_is_refused_and_shown() -> None:
         Flow("f").stream("a", "v bigint").to("b").stream("b").to("c").stream("c").split(all=["b"]).output().build()
 
     assert refused(write).problem == "streams lead in a cycle: b -> c -> b"
-    assert refused(lambda: stream().to("s").build()).problem == "streams lead in a cycle: s -> s"
+    assert refused(lambda: stream().split(all=["s"]).output().build()).problem == "streams lead in a cycle: s -> s"
+
+
+def test_2_streams_that_lead_to_each_other_alone_write_nothing() -> None:
+    for write in (lambda: stream().to("s"), lambda: stream().to("t").stream("t").to("s")):
+        problem = refused(lambda write=write: write().build()).problem
+        assert problem == "At least one stream needs to write to std output"
 
 
 def test_2_a_flow_that_is_not_built_is_refused(tmp_path: Path) -> None:

@@ -48,17 +48,18 @@ def test_4_join_equal_values_merge_and_different_ones_stand_side_by_side() -> No
     assert [e["both"] for e in found] == ["x", ["x", "y"], "x"]
 
 
-def test_4_join_time_evicts_at_ticks_and_when_an_event_comes() -> None:
-    """LATENT: the original looks at the age when a left event comes or at a tick, not when a right one comes."""
+def test_4_join_time_evicts_at_ticks_and_when_a_left_event_comes() -> None:
     assert join([{"l": 1}], [TICK, TICK, {"r": 9}], TIME(3)) == [{"l": 1, "r": 9}]
     assert join([{"l": 1}], [TICK, TICK, TICK, {"r": 9}], TIME(3)) == []
     flow = (
         Flow("f").stream("left", LEFT).to("j").stream("right", RIGHT).to("j")
         .stream("j").join("left", "right", TIME(1)).output().build()
     )  # fmt: skip
-    for later, number in ((1499, 1), (1500, 0), (1600, 0)):
+    for later, number in ((1499, 1), (1500, 1), (1999, 1), (2000, 0)):
         script = {"left": [{"l": 1, "timestamp": 500}], "right": [{"r": 9, "timestamp": later}]}
         assert len(run_flow(flow, script)["j"]) == number
+    lefts = [{"l": at, "timestamp": at} for at in (500, 1500)]
+    assert [e["l"] for e in run_flow(flow, {"left": lefts, "right": [{"r": 9, "timestamp": 1600}]})["j"]] == [1500]
 
 
 def test_4_join_time_delta_lt_behaves_as_count() -> None:

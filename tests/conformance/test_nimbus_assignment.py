@@ -236,6 +236,11 @@ def test_rule_5_3_2_user_defined_workers() -> None:
     assert placed(found) == {("s2", 3): (1, 2), ("s1", 1): (3,), ("s1", 2): (4,)}
 
 
+def test_rule_5_3_2_a_worker_that_names_a_port_alone_gets_it_where_it_is_placed() -> None:
+    found = plan_assignment(hosts(4, 4), flow(1, 1, user_workers=[UserWorker({"b": 1}, port=3)]))
+    assert placed(found) == {("s1", 3): (1,)}
+
+
 def test_rule_5_3_2_too_many_user_defined_workers_are_dropped() -> None:
     """[run]: three with two wanted, two plain workers."""
     found = plan_assignment(hosts(4, 4), flow(4, 2, user_workers=[UserWorker({"b": 1})] * 3))

@@ -141,6 +141,8 @@ def test_a_field_that_is_there_already(case: str) -> None:
     ("operation", "make"),
     [
         ("partition_by", lambda s: s.partition_by(["n", "n"])),
+        ("each", lambda s: s.each(["n", "n"], lambda a, b: a, "x")),
+        ("filter", lambda s: s.filter(["n", "n"], lambda a, b: a)),
         ("merge", lambda s: s._topology.merge(s.project("n"), outputs=["n", "n"])),
         ("schema", lambda s: FixedBatches("n bigint, N bigint", [])),
         ("each", lambda s: s.each("word", lambda c: (c, c), ["x", "n_", "N_"])),

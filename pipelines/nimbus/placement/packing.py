@@ -175,7 +175,8 @@ def _deal(
         if limit is not None and slots.used(supervisor) >= limit:
             full.append(pool.pop(at))
             continue
-        slots.put(waiting.pop(), supervisor)
+        draft = waiting.pop()
+        slots.put(draft, supervisor, draft.port)
         if slots.free[supervisor.id]:
             at += 1
         else:
