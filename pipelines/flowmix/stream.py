@@ -240,7 +240,11 @@ class FlowStream:
         return self._stateful(SortWindow, by, " and ".join(given), size, trigger, flush, window_evict_millis)
 
     def switch(
-        self, open: Policy | None = None, evict: Policy | None = None, close: Policy | None = None
+        self,
+        open: Policy | None = None,
+        evict: Policy | None = None,
+        close: Policy | None = None,
+        window_evict_millis: int = HOUR,
     ) -> FlowStream:
         """Let events pass until `open` says stop, then none until `close` says go on (the original's stop gate, rules 5.4).
 
@@ -248,8 +252,9 @@ class FlowStream:
             open: when to stop.
             evict: which events leave the window that `open` looks at.
             close: when to go on.
+            window_evict_millis: a key without an event for so long (ms), and for longer than its own times, begins again.
         """
-        return self._stateful(SwitchWindow, open, evict, close)
+        return self._stateful(SwitchWindow, open, evict, close, window_evict_millis)
 
     def join(self, left: str = "", right: str = "", evict: Policy | None = None) -> FlowStream:
         """Join each event of `right` with the stored events of `left` (rules 4): both streams lead to this one.

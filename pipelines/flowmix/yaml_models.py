@@ -176,6 +176,7 @@ class SwitchForm(Form):
     open: PolicyForm
     evict: PolicyForm
     close: PolicyForm
+    window_evict_millis: Annotated[int, LIFETIME_MS.field()] = HOUR
 
 
 class JoinForm(Form):

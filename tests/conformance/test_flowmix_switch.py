@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.flowmix import FlowStream
-from pipelines.testing import TICK
-from tests.conformance.flowmix_case import COUNT, DELTA, TIME, an_event_a_tick, of, pattern, run, values
+from pipelines.flowmix import Flow, FlowStream
+from pipelines.testing import TICK, run_flow
+from tests.conformance.flowmix_case import COUNT, DELTA, SCHEMA, TIME, an_event_a_tick, of, pattern, run, values
 
 
 def switch(open: Any, evict: Any, close: Any, by: tuple[str, ...] = ()) -> Any:
@@ -38,6 +38,13 @@ def test_5_4_1_delta_never_stops_what_comes_slowly() -> None:
     script = an_event_a_tick(20)
     assert pattern(run(switch(DELTA(3), COUNT(5), COUNT(3)), script), 20) == "." * 20
     assert pattern(run(switch(DELTA(4), COUNT(5), COUNT(3)), script), 20) == repeated(".....xxxx", 20)
+
+
+def test_5_4_a_gate_lives_as_long_as_one_says() -> None:
+    hourly = [{"v": n, "timestamp": n * 3_600_000} for n in range(14)]
+    for given, passed in (({"window_evict_millis": 86_400_000}, [0, 1, 2, 7, 8, 9]), ({}, [*range(14)])):
+        stream = Flow("hourly").stream("s", SCHEMA).switch(open=COUNT(4), evict=COUNT(5), close=COUNT(3), **given)
+        assert of(run_flow(stream.output().build(), {"s": hourly})["s"], "v") == passed
 
 
 @pytest.mark.parametrize(

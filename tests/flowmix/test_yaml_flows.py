@@ -108,7 +108,7 @@ streams:
       - sort: {by: [total desc, k], top_n: 3, trigger: {count: 1}, flush: true}
       - sort: {by: total, progressive: 2}
       - sort: {by: total, tumbling: {time_delta_lt: 9}}
-      - switch: {open: {count: 9}, evict: {count: 5}, close: {time: 3}}
+      - switch: {open: {count: 9}, evict: {count: 5}, close: {time: 3}, window_evict_millis: 7000}
       - split: {default: total > 1, paths: {left: total > 2, right: {gt: {total: 3}}}, all: [rest]}
       - gate: {name: checked, checks: [{drop: {expectation: column_values_to_not_be_null, column: total}}]}
       - output
@@ -197,7 +197,7 @@ def in_python() -> Flow:
         .sort("total desc", "k", top_n=3, trigger=count(1), flush=True)
         .sort("total", progressive=2)
         .sort("total", tumbling=delta(9))
-        .switch(open=count(9), evict=count(5), close=time(3))
+        .switch(open=count(9), evict=count(5), close=time(3), window_evict_millis=7000)
         .split(default="total > 1", paths={"left": "total > 2", "right": gt("total", 3)}, all=["rest"])
         .gate(drop("column_values_to_not_be_null", column="total"), name="checked")
         .output()
