@@ -58,6 +58,8 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, 
 _PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
 # The parser here takes them for timestamps: what Spark casts to one has the date of the day on which it is cast.
 _TIMES_OF_DAY = (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ)
+# Spark takes the L of `1.5L` for a name.
+_NUMBER = re.compile(r"-?[0-9]+(?:[LSY]|\.?[0-9]*(?:E[+-]?[0-9]+)?(?:BD|D|F)?)", re.IGNORECASE)
 _UNITS = (
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 )
@@ -71,8 +73,28 @@ class _NoCharacterError(Exception):
     """An escape stands for a number that no character has."""
 
 
+class _DoubtError(Exception):
+    """Spark reads a part of a text in another grouping than the parser."""
+
+
+def _negative(parser: Any) -> exp.Expr:
+    """Give the sign to the number behind it, as Spark does: `-128::int` is `(-128)::int`, `-cast(128 as int)` no number."""
+    of_number = parser._curr.token_type == TokenType.NUMBER
+    value: exp.Expr = parser._parse_unary()
+    if not of_number:
+        return parser.expression(exp.Neg(this=value))
+    first = value
+    while isinstance(first.this, exp.Expr):
+        first = first.this
+    if not isinstance(first, exp.Literal):
+        raise _DoubtError("a sign in front of what is no plain number")
+    first.set("this", f"-{first.name}")
+    return value
+
+
 class _RowParser(BoundedParser):
     FUNCTIONS: Any = {}
+    UNARY_PARSERS: Any = {**Spark.Parser.UNARY_PARSERS, TokenType.DASH: _negative}
     # `array(1, 2)[0]` would become the array `[0]`.
     ARRAY_CONSTRUCTORS: Any = {}
     FUNCTION_PARSERS: Any = {name: Spark.Parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX}
@@ -160,6 +182,8 @@ def _parsed(operation: str, text: str) -> exp.Expr:
         raise FunctionError(operation, f"not a SQL expression: {text!r} ({said})") from None
     except EndlessTextError as error:
         raise FunctionError(operation, f"{error}: {text[:60]!r}...") from None
+    except _DoubtError as error:
+        raise _doubtful(operation, text, error) from None
     except _NoCharacterError as error:
         raise FunctionError(
             operation, f"{error} is no character: {text!r}", hint="write the character itself"
@@ -167,7 +191,7 @@ def _parsed(operation: str, text: str) -> exp.Expr:
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
-    return _with_brackets(_with_signs(_with_units(tree)))
+    return _with_brackets(_with_units(tree))
 
 
 def _check(operation: str, text: str, tree: exp.Expr) -> None:
@@ -185,10 +209,14 @@ def _check(operation: str, text: str, tree: exp.Expr) -> None:
         if isinstance(node, exp.Var) and not re.fullmatch("[A-Za-z_][A-Za-z_0-9]*", node.name):
             raise FunctionError(operation, f"{node.name[:60]!r} is no unit, and no collation, in {text!r}")
         if problem := _doubt(node):
-            hint = "write it with brackets, or in a plainer way"
-            raise FunctionError(operation, f"cannot be read without doubt: {text!r} has {problem}", hint=hint)
+            raise _doubtful(operation, text, problem)
         if isinstance(node, exp.HexString) and not re.fullmatch("[0-9A-Fa-f]*", node.name):
             raise FunctionError(operation, f"X'{node.name}' holds other characters than those of bytes in hexadecimal")
+
+
+def _doubtful(operation: str, text: str, problem: object) -> FunctionError:
+    hint = "write it with brackets, or in a plainer way"
+    return FunctionError(operation, f"cannot be read without doubt: {text!r} has {problem}", hint=hint)
 
 
 def _doubt(node: exp.Expr) -> str | None:
@@ -197,9 +225,8 @@ def _doubt(node: exp.Expr) -> str | None:
         return "the type time, which no table holds"
     if isinstance(node, exp.Cast) and node.args.get("format") is not None:
         return "a cast with a format"
-    # To Spark the sign of `-1::string` is part of the number that is cast.
-    if isinstance(node, exp.Neg) and not _casts_to_numbers(node.this):
-        return "a sign in front of a number that is cast to something else"
+    if isinstance(node, exp.Literal) and not node.is_string and not _NUMBER.fullmatch(node.name):
+        return f"{node.name[:60]}, which is no number"
     parent = node.parent
     if isinstance(node, exp.Alias) and not (isinstance(parent, exp.Anonymous) and parent.name.lower() == "struct"):
         return "a name that is given outside struct(...)"
@@ -216,15 +243,6 @@ def _doubt(node: exp.Expr) -> str | None:
     ):
         return "a comparison with what is compared once more"
     return None
-
-
-def _casts_to_numbers(value: exp.Expr) -> bool:
-    """Return whether a value is no literal that is cast, or one that is cast to numbers alone."""
-    numeric = True
-    while isinstance(value, exp.Cast):
-        numeric = numeric and value.to.this in exp.DataType.NUMERIC_TYPES
-        value = value.this
-    return numeric or not isinstance(value, exp.Literal)
 
 
 def _refuse_call(operation: str, text: str, call: exp.Anonymous) -> None:
@@ -254,19 +272,6 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
         first = call.expressions[0] if len(call.expressions) == 3 else None
         if call.name.lower() in _WITH_UNITS and isinstance(first, exp.Column) and first.name.lower() in _UNITS:
             first.replace(exp.var(first.name.upper()))
-    return tree
-
-
-def _with_signs(tree: exp.Expr) -> exp.Expr:
-    """Take the sign into a number with a suffix: `-128Y` is read as the opposite of `128Y`, which there is not."""
-    for negated in list(tree.find_all(exp.Neg)):
-        cast = negated.this
-        if not isinstance(cast, exp.Cast) or not isinstance(cast.this, exp.Literal) or cast.this.is_string:
-            continue
-        if cast.to.this in exp.DataType.INTEGER_TYPES and cast.this.is_int:
-            number = exp.Cast(this=exp.Neg(this=cast.this.copy()), to=cast.to.copy())
-            tree = number if negated is tree else tree
-            negated.replace(number)
     return tree
 
 
@@ -303,7 +308,7 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
     To Spark texts side by side are one; with nothing in between, two quotes are one quote.
     """
     last: Token | None = None
-    for token in tokens:
+    for token in _with_suffixes(text, tokens):
         token.comments = []
         raw = token.token_type == TokenType.RAW_STRING
         if not raw and token.token_type != TokenType.STRING:
@@ -329,6 +334,17 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
             last = Token(TokenType.STRING, value, token.line, token.col, token.start, token.end, [])
     if last is not None:
         yield last
+
+
+def _with_suffixes(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
+    """Keep a number with its suffix as it was written: `-0D` is another value than `-0::double`, which sqlglot makes of it."""
+    start = -1
+    for token in tokens:
+        if token.token_type == TokenType.NUMBER:
+            start, token.text = token.start, text[token.start : token.end + 1]
+        elif token.start == start:
+            continue
+        yield token
 
 
 def _meant(match: re.Match[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -84,7 +86,17 @@ def test_no_way_of_writing_reaches_what_is_not_on_the_list(text: str) -> None:
         ("named_struct('a', 1).a = ifnull(x, 1)", "NAMED_STRUCT('a', 1).`a` = IFNULL(`x`, 1)"),
         ("dateadd(DAY, 1, at) > now()", "DATEADD(DAY, 1, `at`) > NOW()"),
         ("array(1, n)[0] = 1", "ARRAY(1, `n`)[0] = 1"),
-        ("x = 1.5BD", "`x` = CAST('1.5' AS DECIMAL(2, 1))"),
+        ("x = 1.5BD", "`x` = 1.5BD"),
+        # A sign is part of the number behind it, and of nothing else.
+        ("n = -128::int::tinyint", "`n` = CAST(CAST(-128 AS INT) AS TINYINT)"),
+        ("-2147483648L::int", "CAST(-2147483648L AS INT)"),
+        ("-128.9::tinyint = -128Y", "CAST(-128.9 AS TINYINT) = -128Y"),
+        ("-0::double = - 0D", "CAST(-0 AS DOUBLE) = -0D"),
+        ("-1.5D::string || -1::date::string", "CAST(-1.5D AS STRING) || CAST(CAST(-1 AS DATE) AS STRING)"),
+        ("-cast(128 as tinyint)", "-CAST(128 AS TINYINT)"),
+        ("-(128)::tinyint - -try_cast(1 as int)", "-CAST((128) AS TINYINT) - -TRY_CAST(1 AS INT)"),
+        ("-cast('5' as string) || -cast('1' as interval day)", "-CAST('5' AS STRING) || -CAST('1' AS INTERVAL DAY)"),
+        ("- -128Y", "- -128Y"),
         # Several units of one interval belong together, whatever stands in front of them.
         ("at > x - interval 1 day 12 hours", "`at` > `x` - (INTERVAL '1' DAY + INTERVAL '12' HOURS)"),
         ("2 * interval 1 day 2 hours", "2 * (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
@@ -106,11 +118,7 @@ def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> No
         "a << 1 || b",
         "a = b not in (1, 2)",
         "a <> b not rlike 'x'",
-        "-1::string",
-        "-1L::string",
-        "coalesce(k, -1::int::string)",
-        "concat('a', -1.5D::string, -1BD::string)",
-        "n in (2, -1::date)",
+        "n = 1.5L",
         "cast(a as time)",
         "time '10:00' < a",
         "cast(a as array<time>) is null",
@@ -232,6 +240,18 @@ n::string
 n <> -1L and n in (-1L, 0L) and n between -10L and 10L
 n - 1000L > 0 or n-1L = 1 or n = -128Y or n > -9223372036854775808L or n <> -2147483648::int
 n - 1::string = '8' or n = -1::bigint
+-128::int::tinyint = -128Y or -2147483648L::int = n or -32768::int::smallint = -32768S
+-128.9::tinyint || -2147483648.5::int || -1.5D::string || -1::string
+-0::double
+-0.0::float
+-0D
+-0.0
+-0e0::string
+-cast(127 as tinyint) - -cast('5' as string)
+-try_cast(1 as int) - -(127)::tinyint + -'5'::int
+- -127Y + ~-1
+-1::timestamp < at
+concat(-cast(1 as double), -1::double::string)
 n * -1.0BD > 0 or n > -0.5D or n - 2S > 0
 n - 1::int > 0 or n - 0.5::double > 1
 xs[n - 9::int] = 1 or date_add(date '2013-01-01', -1::int) < at
@@ -281,24 +301,33 @@ def test_usual_expressions_are_taken_and_come_to_a_fixed_point() -> None:
 
 
 @pytest.mark.slow
-def test_spark_gives_what_it_gives_for_the_text_that_was_written(spark: SparkSession) -> None:
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_spark_gives_what_it_gives_for_the_text_that_was_written(spark: SparkSession, ansi: str) -> None:
     rows = spark.sql(
         "select 'x' as a, 9 as n, timestamp '2013-01-01 00:00:00' as at, array(1, 9) as xs, named_struct('k', 2) as s"
         " union all select '3', 2, timestamp '2020-02-29 23:59:59', array(), null"
     )
     known = {"a", "n", "at", "xs", "s"}
     texts = [text for text in SAME if set(fields_of_sql("filter", text)) <= known and "COLLATE" not in text]
-    assert len(texts) > 50
+    if ansi == "true":
+        # A text that is no number ends the test then, and so does an element that an array does not have.
+        texts = [text for text in texts if not set(fields_of_sql("filter", text)) & {"a", "xs"}]
+    assert len(texts) > 30
     pairs = [(f"to_json(struct({text} as v))", f"to_json(struct({spark_sql('filter', text)} as v))") for text in texts]
-    # Texts that are no numbers are null then, and no row ends the test.
-    setting = "spark.sql.ansi.enabled"
-    before = str(spark.conf.get(setting))
-    spark.conf.set(setting, "false")
-    try:
+    with reading_as(spark, ansi):
         found = rows.selectExpr(*(one for pair in pairs for one in pair)).collect()
-    finally:
-        spark.conf.set(setting, before)
     for row in found:
         values = list(row)
         both = {text: (values[2 * at], values[2 * at + 1]) for at, text in enumerate(texts)}
         assert {text: pair for text, pair in both.items() if pair[0] != pair[1]} == {}
+
+
+@contextmanager
+def reading_as(spark: SparkSession, ansi: str) -> Iterator[None]:
+    setting = "spark.sql.ansi.enabled"
+    before = str(spark.conf.get(setting))
+    spark.conf.set(setting, ansi)
+    try:
+        yield
+    finally:
+        spark.conf.set(setting, before)
