@@ -92,9 +92,17 @@ def _negative(parser: Any) -> exp.Expr:
     return value
 
 
+def _positive(parser: Any) -> exp.Expr:
+    """Read `+1` as `(1)`: to Spark `+'05'` is the number 5.0, and `-+128Y` is not `-128Y`."""
+    value: exp.Expr = parser._parse_unary()
+    if not isinstance(value, exp.Literal) or value.is_string:
+        raise _DoubtError("a sign + in front of what is no plain number")
+    return exp.paren(value, copy=False)
+
+
 class _RowParser(BoundedParser):
     FUNCTIONS: Any = {}
-    UNARY_PARSERS: Any = {**Spark.Parser.UNARY_PARSERS, TokenType.DASH: _negative}
+    UNARY_PARSERS: Any = {**Spark.Parser.UNARY_PARSERS, TokenType.DASH: _negative, TokenType.PLUS: _positive}
     # `array(1, 2)[0]` would become the array `[0]`.
     ARRAY_CONSTRUCTORS: Any = {}
     FUNCTION_PARSERS: Any = {name: Spark.Parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX}

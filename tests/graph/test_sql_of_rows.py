@@ -97,6 +97,7 @@ def test_no_way_of_writing_reaches_what_is_not_on_the_list(text: str) -> None:
         ("-(128)::tinyint - -try_cast(1 as int)", "-CAST((128) AS TINYINT) - -TRY_CAST(1 AS INT)"),
         ("-cast('5' as string) || -cast('1' as interval day)", "-CAST('5' AS STRING) || -CAST('1' AS INTERVAL DAY)"),
         ("- -128Y", "- -128Y"),
+        ("n > +1 and -+2147483648 < n", "`n` > (1) AND -(2147483648) < `n`"),
         # Several units of one interval belong together, whatever stands in front of them.
         ("at > x - interval 1 day 12 hours", "`at` > `x` - (INTERVAL '1' DAY + INTERVAL '12' HOURS)"),
         ("2 * interval 1 day 2 hours", "2 * (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
@@ -118,6 +119,9 @@ def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> No
         "a << 1 || b",
         "a = b not in (1, 2)",
         "a <> b not rlike 'x'",
+        "concat(+'05', 'x')",
+        "k = +1::string",
+        "n > + n",
         "n = 1.5L",
         "cast(a as time)",
         "time '10:00' < a",
@@ -249,6 +253,7 @@ n - 1::string = '8' or n = -1::bigint
 -0e0::string
 -cast(127 as tinyint) - -cast('5' as string)
 -try_cast(1 as int) - -(127)::tinyint + -'5'::int
+n > +1 and -+2147483648 < n
 - -127Y + ~-1
 -1::timestamp < at
 concat(-cast(1 as double), -1::double::string)
