@@ -54,8 +54,10 @@ _PARTS = frozenset(
 )
 _LIKE = (exp.Like, exp.ILike)
 _SHIFTS = (exp.BitwiseLeftShift, exp.BitwiseRightShift)
-_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
-_PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
+_NULL_SAFE = (exp.NullSafeEQ, exp.NullSafeNEQ)
+_COMPARED = (*_NULL_SAFE, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+_CONDITIONS = (*_COMPARED, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Is, exp.Not)
+_OPERATORS = (exp.Binary, exp.Between, exp.Neg, exp.BitwiseNot)
 # The parser here takes them for timestamps: what Spark casts to one has the date of the day on which it is cast.
 _TIMES_OF_DAY = (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ)
 # Spark takes the L of `1.5L` for a name.
@@ -100,15 +102,29 @@ def _positive(parser: Any) -> exp.Expr:
     return exp.paren(value, copy=False)
 
 
+def _typed(parser: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr:
+    """Read `date '2020-01-01'`, with nothing behind it: `date '2020-01-01'::string` is a text to Spark, and to sqlglot a date."""
+    if not isinstance(value, exp.Literal):
+        raise _DoubtError("an operator behind a date or a time without brackets")
+    return exp.Cast(this=value, to=kind)
+
+
 class _RowParser(BoundedParser):
     FUNCTIONS: Any = {}
     UNARY_PARSERS: Any = {**Spark.Parser.UNARY_PARSERS, TokenType.DASH: _negative, TokenType.PLUS: _positive}
+    TYPE_LITERAL_PARSERS: Any = dict.fromkeys(exp.DType, _typed)
     # `array(1, 2)[0]` would become the array `[0]`.
     ARRAY_CONSTRUCTORS: Any = {}
     FUNCTION_PARSERS: Any = {name: Spark.Parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX}
     NO_PAREN_FUNCTION_PARSERS: Any = {
         name: parser for name, parser in Spark.Parser.NO_PAREN_FUNCTION_PARSERS.items() if name in ("ANY", "CASE", "IF")
     }
+
+    def _build_predicate(self, klass: Any, this: Any, expression: Any, *given: Any, **more: Any) -> Any:
+        """Put no brackets of its own around parts of `a <=> b < c`: Spark reads that as `(a <=> b) < c`."""
+        if klass in _NULL_SAFE and (isinstance(this, _CONDITIONS) or isinstance(expression, _CONDITIONS)):
+            raise _DoubtError("a comparison of nulls beside another one")
+        return super()._build_predicate(klass, this, expression, *given, **more)
 
 
 class _RowGenerator(Spark.Generator):  # type: ignore[misc, valid-type]
@@ -235,20 +251,31 @@ def _doubt(node: exp.Expr) -> str | None:
         return "a cast with a format"
     if isinstance(node, exp.Literal) and not node.is_string and not _NUMBER.fullmatch(node.name):
         return f"{node.name[:60]}, which is no number"
+    # The parser takes `1e3.k` and `1e3+1e0` for names.
+    if isinstance(node, exp.Identifier) and not node.quoted and not re.fullmatch(r"\w+", node.name):
+        return f"{node.name[:60]}, which is no name without backticks"
+    # `interval '1' day + 2` is read as one of two units, the second without a name.
+    whole = isinstance(node.this, exp.Literal) and node.args.get("unit")
+    if isinstance(node, exp.Interval) and node.this is not None and not whole:
+        return "an interval of what is no number with a unit"
     parent = node.parent
     if isinstance(node, exp.Alias) and not (isinstance(parent, exp.Anonymous) and parent.name.lower() == "struct"):
         return "a name that is given outside struct(...)"
+    # An operator behind these is theirs to the parser: `a COLLATE c::int`, `a LIKE ANY (b, c)::int`.
+    if isinstance(node, exp.Collate) and not isinstance(node.expression, exp.Var | exp.Column | exp.Identifier):
+        return "an operator behind a collation"
+    if isinstance(node, exp.Any | exp.All) and not isinstance(node.this, exp.Tuple | exp.Paren):
+        return "an operator behind a list of patterns"
     # To Spark a shift binds tighter than `&`, `^` and `|`, and `||` tighter than a shift.
     if isinstance(node, _SHIFTS) and isinstance(node.this, exp.BitwiseAnd | exp.BitwiseOr | exp.BitwiseXor):
         return "a shift behind an operator of bits"
     if isinstance(node, exp.DPipe) and isinstance(node.this, _SHIFTS):
         return "a shift in front of ||"
-    # To Spark `a = b NOT IN (c)` asks whether `a = b` is not in the list.
-    if (
-        isinstance(node, _COMPARED)
-        and isinstance(node.expression, exp.Not)
-        and isinstance(node.expression.this, _PREDICATES)
-    ):
+    # To Spark `a = b NOT IN (c)` asks whether `a = b` is not in the list, `a NOT BETWEEN b AND c = d` compares `c = d`, and
+    # `a = NOT (b) < c` calls a function NOT.
+    in_front = node.arg_key == "this" and isinstance(node.this, exp.Is) and not isinstance(parent, exp.Unary)
+    operand = isinstance(parent, _OPERATORS) and not isinstance(parent, exp.Connector)
+    if isinstance(node, exp.Not) and operand and not in_front:
         return "a comparison with what is compared once more"
     return None
 
