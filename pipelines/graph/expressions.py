@@ -54,10 +54,14 @@ _PARTS = frozenset(
 )
 _LIKE = (exp.Like, exp.ILike)
 _SHIFTS = (exp.BitwiseLeftShift, exp.BitwiseRightShift)
-_COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
-_PREDICATES = (exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
+_NULL_SAFE = (exp.NullSafeEQ, exp.NullSafeNEQ)
+_COMPARED = (*_NULL_SAFE, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+_CONDITIONS = (*_COMPARED, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Is, exp.Not)
+_OPERATORS = (exp.Binary, exp.Between, exp.Neg, exp.BitwiseNot)
 # The parser here takes them for timestamps: what Spark casts to one has the date of the day on which it is cast.
 _TIMES_OF_DAY = (exp.DataType.Type.TIME, exp.DataType.Type.TIMETZ)
+# Spark takes the L of `1.5L` for a name.
+_NUMBER = re.compile(r"-?[0-9]+(?:[LSY]|\.?[0-9]*(?:E[+-]?[0-9]+)?(?:BD|D|F)?)", re.IGNORECASE)
 _UNITS = (
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 )
@@ -71,14 +75,56 @@ class _NoCharacterError(Exception):
     """An escape stands for a number that no character has."""
 
 
+class _DoubtError(Exception):
+    """Spark reads a part of a text in another grouping than the parser."""
+
+
+def _negative(parser: Any) -> exp.Expr:
+    """Give the sign to the number behind it, as Spark does: `-128::int` is `(-128)::int`, `-cast(128 as int)` no number."""
+    of_number = parser._curr.token_type == TokenType.NUMBER
+    value: exp.Expr = parser._parse_unary()
+    if not of_number:
+        return parser.expression(exp.Neg(this=value))
+    first = value
+    while isinstance(first.this, exp.Expr):
+        first = first.this
+    if not isinstance(first, exp.Literal):
+        raise _DoubtError("a sign in front of what is no plain number")
+    first.set("this", f"-{first.name}")
+    return value
+
+
+def _positive(parser: Any) -> exp.Expr:
+    """Read `+1` as `(1)`: to Spark `+'05'` is the number 5.0, and `-+128Y` is not `-128Y`."""
+    value: exp.Expr = parser._parse_unary()
+    if not isinstance(value, exp.Literal) or value.is_string:
+        raise _DoubtError("a sign + in front of what is no plain number")
+    return exp.paren(value, copy=False)
+
+
+def _typed(parser: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr:
+    """Read `date '2020-01-01'`, with nothing behind it: `date '2020-01-01'::string` is a text to Spark, and to sqlglot a date."""
+    if not isinstance(value, exp.Literal):
+        raise _DoubtError("an operator behind a date or a time without brackets")
+    return exp.Cast(this=value, to=kind)
+
+
 class _RowParser(BoundedParser):
     FUNCTIONS: Any = {}
+    UNARY_PARSERS: Any = {**Spark.Parser.UNARY_PARSERS, TokenType.DASH: _negative, TokenType.PLUS: _positive}
+    TYPE_LITERAL_PARSERS: Any = dict.fromkeys(exp.DType, _typed)
     # `array(1, 2)[0]` would become the array `[0]`.
     ARRAY_CONSTRUCTORS: Any = {}
     FUNCTION_PARSERS: Any = {name: Spark.Parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX}
     NO_PAREN_FUNCTION_PARSERS: Any = {
         name: parser for name, parser in Spark.Parser.NO_PAREN_FUNCTION_PARSERS.items() if name in ("ANY", "CASE", "IF")
     }
+
+    def _build_predicate(self, klass: Any, this: Any, expression: Any, *given: Any, **more: Any) -> Any:
+        """Put no brackets of its own around parts of `a <=> b < c`: Spark reads that as `(a <=> b) < c`."""
+        if klass in _NULL_SAFE and (isinstance(this, _CONDITIONS) or isinstance(expression, _CONDITIONS)):
+            raise _DoubtError("a comparison of nulls beside another one")
+        return super()._build_predicate(klass, this, expression, *given, **more)
 
 
 class _RowGenerator(Spark.Generator):  # type: ignore[misc, valid-type]
@@ -160,6 +206,8 @@ def _parsed(operation: str, text: str) -> exp.Expr:
         raise FunctionError(operation, f"not a SQL expression: {text!r} ({said})") from None
     except EndlessTextError as error:
         raise FunctionError(operation, f"{error}: {text[:60]!r}...") from None
+    except _DoubtError as error:
+        raise _doubtful(operation, text, error) from None
     except _NoCharacterError as error:
         raise FunctionError(
             operation, f"{error} is no character: {text!r}", hint="write the character itself"
@@ -167,7 +215,7 @@ def _parsed(operation: str, text: str) -> exp.Expr:
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
-    return _with_brackets(_with_signs(_with_units(tree)))
+    return _with_brackets(_with_units(tree))
 
 
 def _check(operation: str, text: str, tree: exp.Expr) -> None:
@@ -185,10 +233,14 @@ def _check(operation: str, text: str, tree: exp.Expr) -> None:
         if isinstance(node, exp.Var) and not re.fullmatch("[A-Za-z_][A-Za-z_0-9]*", node.name):
             raise FunctionError(operation, f"{node.name[:60]!r} is no unit, and no collation, in {text!r}")
         if problem := _doubt(node):
-            hint = "write it with brackets, or in a plainer way"
-            raise FunctionError(operation, f"cannot be read without doubt: {text!r} has {problem}", hint=hint)
+            raise _doubtful(operation, text, problem)
         if isinstance(node, exp.HexString) and not re.fullmatch("[0-9A-Fa-f]*", node.name):
             raise FunctionError(operation, f"X'{node.name}' holds other characters than those of bytes in hexadecimal")
+
+
+def _doubtful(operation: str, text: str, problem: object) -> FunctionError:
+    hint = "write it with brackets, or in a plainer way"
+    return FunctionError(operation, f"cannot be read without doubt: {text!r} has {problem}", hint=hint)
 
 
 def _doubt(node: exp.Expr) -> str | None:
@@ -197,34 +249,35 @@ def _doubt(node: exp.Expr) -> str | None:
         return "the type time, which no table holds"
     if isinstance(node, exp.Cast) and node.args.get("format") is not None:
         return "a cast with a format"
-    # To Spark the sign of `-1::string` is part of the number that is cast.
-    if isinstance(node, exp.Neg) and not _casts_to_numbers(node.this):
-        return "a sign in front of a number that is cast to something else"
+    if isinstance(node, exp.Literal) and not node.is_string and not _NUMBER.fullmatch(node.name):
+        return f"{node.name[:60]}, which is no number"
+    # The parser takes `1e3.k` and `1e3+1e0` for names.
+    if isinstance(node, exp.Identifier) and not node.quoted and not re.fullmatch(r"\w+", node.name):
+        return f"{node.name[:60]}, which is no name without backticks"
+    # `interval '1' day + 2` is read as one of two units, the second without a name.
+    whole = isinstance(node.this, exp.Literal) and node.args.get("unit")
+    if isinstance(node, exp.Interval) and node.this is not None and not whole:
+        return "an interval of what is no number with a unit"
     parent = node.parent
     if isinstance(node, exp.Alias) and not (isinstance(parent, exp.Anonymous) and parent.name.lower() == "struct"):
         return "a name that is given outside struct(...)"
+    # An operator behind these is theirs to the parser: `a COLLATE c::int`, `a LIKE ANY (b, c)::int`.
+    if isinstance(node, exp.Collate) and not isinstance(node.expression, exp.Var | exp.Column | exp.Identifier):
+        return "an operator behind a collation"
+    if isinstance(node, exp.Any | exp.All) and not isinstance(node.this, exp.Tuple | exp.Paren):
+        return "an operator behind a list of patterns"
     # To Spark a shift binds tighter than `&`, `^` and `|`, and `||` tighter than a shift.
     if isinstance(node, _SHIFTS) and isinstance(node.this, exp.BitwiseAnd | exp.BitwiseOr | exp.BitwiseXor):
         return "a shift behind an operator of bits"
     if isinstance(node, exp.DPipe) and isinstance(node.this, _SHIFTS):
         return "a shift in front of ||"
-    # To Spark `a = b NOT IN (c)` asks whether `a = b` is not in the list.
-    if (
-        isinstance(node, _COMPARED)
-        and isinstance(node.expression, exp.Not)
-        and isinstance(node.expression.this, _PREDICATES)
-    ):
+    # To Spark `a = b NOT IN (c)` asks whether `a = b` is not in the list, `a NOT BETWEEN b AND c = d` compares `c = d`, and
+    # `a = NOT (b) < c` calls a function NOT.
+    in_front = node.arg_key == "this" and isinstance(node.this, exp.Is) and not isinstance(parent, exp.Unary)
+    operand = isinstance(parent, _OPERATORS) and not isinstance(parent, exp.Connector)
+    if isinstance(node, exp.Not) and operand and not in_front:
         return "a comparison with what is compared once more"
     return None
-
-
-def _casts_to_numbers(value: exp.Expr) -> bool:
-    """Return whether a value is no literal that is cast, or one that is cast to numbers alone."""
-    numeric = True
-    while isinstance(value, exp.Cast):
-        numeric = numeric and value.to.this in exp.DataType.NUMERIC_TYPES
-        value = value.this
-    return numeric or not isinstance(value, exp.Literal)
 
 
 def _refuse_call(operation: str, text: str, call: exp.Anonymous) -> None:
@@ -254,19 +307,6 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
         first = call.expressions[0] if len(call.expressions) == 3 else None
         if call.name.lower() in _WITH_UNITS and isinstance(first, exp.Column) and first.name.lower() in _UNITS:
             first.replace(exp.var(first.name.upper()))
-    return tree
-
-
-def _with_signs(tree: exp.Expr) -> exp.Expr:
-    """Take the sign into a number with a suffix: `-128Y` is read as the opposite of `128Y`, which there is not."""
-    for negated in list(tree.find_all(exp.Neg)):
-        cast = negated.this
-        if not isinstance(cast, exp.Cast) or not isinstance(cast.this, exp.Literal) or cast.this.is_string:
-            continue
-        if cast.to.this in exp.DataType.INTEGER_TYPES and cast.this.is_int:
-            number = exp.Cast(this=exp.Neg(this=cast.this.copy()), to=cast.to.copy())
-            tree = number if negated is tree else tree
-            negated.replace(number)
     return tree
 
 
@@ -303,7 +343,7 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
     To Spark texts side by side are one; with nothing in between, two quotes are one quote.
     """
     last: Token | None = None
-    for token in tokens:
+    for token in _with_suffixes(text, tokens):
         token.comments = []
         raw = token.token_type == TokenType.RAW_STRING
         if not raw and token.token_type != TokenType.STRING:
@@ -329,6 +369,17 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
             last = Token(TokenType.STRING, value, token.line, token.col, token.start, token.end, [])
     if last is not None:
         yield last
+
+
+def _with_suffixes(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
+    """Keep a number with its suffix as it was written: `-0D` is another value than `-0::double`, which sqlglot makes of it."""
+    start = -1
+    for token in tokens:
+        if token.token_type == TokenType.NUMBER:
+            start, token.text = token.start, text[token.start : token.end + 1]
+        elif token.start == start:
+            continue
+        yield token
 
 
 def _meant(match: re.Match[str]) -> str:
