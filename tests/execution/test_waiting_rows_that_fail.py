@@ -48,6 +48,14 @@ def behind_a_window(count: int) -> Flow:
     return first.partition("k").aligned(Sum("v", "sum"), every=60).persist("sums").build()
 
 
+def between_windows(count: int) -> Flow:
+    """What waits fails between two windows, in a function of the first one's results."""
+    first: Any = Flow("late", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:count]), delay=60)
+    first = first.partition("k").aggregate(Sum("v", "v"), trigger=Policy.count(1), evict=Policy.count(1))
+    first = first.compute({"k string": "k", "v bigint": f"if(v >= {MOST}, 1 div (v - {MOST}), v)"})
+    return first.partition("k").aligned(Sum("v", "sum"), every=60).persist("sums").build()
+
+
 def one_by_one(mended: Path, batches: list[Any]) -> Callable[[int], Flow]:
     return lambda count: (
         Flow("late", windows="batch")
@@ -80,7 +88,9 @@ def poisoned(runtime: Runtime, flow: Callable[[int], Flow], txid: int, count: in
 WAITED = [(1, "poison", "b", 5), (1, "waiting", "a", 1), (1, "waiting", "a", MOST)]
 
 
-@pytest.mark.parametrize("flow", [aligned(), behind_a_window], ids=["aligned", "behind a window"])
+@pytest.mark.parametrize(
+    "flow", [aligned(), behind_a_window, between_windows], ids=["aligned", "behind a window", "between two windows"]
+)
 def test_the_flow_goes_on_behind_the_skip(spark: SparkSession, tmp_path: Path, flow: Callable[[int], Flow]) -> None:
     lake = Lake(tmp_path)
     runtime = Runtime(spark, lake, max_attempts=2)

@@ -455,8 +455,8 @@ class DriverWindows:
                 )
             except WindowFailure as failure:
                 self._blame(batch, position.plan, self._state_of(before), clock, partial(self._between, run, {}))
-                if isinstance(failure.error, NotTextError):  # it says where by itself
-                    raise failure.error from None
+                if failure.is_between or isinstance(failure.error, NotTextError):  # it says where by itself
+                    raise failure.error from failure.error.__cause__
                 where = self._stages[failure.number].where
                 raise BatchError(f"{where} failed: {reason_of(failure.error)}") from failure.error
         self.rows = self._states.rows(state)
@@ -468,7 +468,7 @@ class DriverWindows:
         """Note of an attempt that failed in the windows whether it did so by what waits: a skip is to leave that out, too."""
         end, none = NEVER if clock is None else clock, self._stages[0].row_schema.empty_table()
         waiting, is_blamed = None, False
-        # Another error between the windows says nothing of what waits, and must not take the place of the attempt's own.
+        # An error that is not of the rows says nothing of what waits, and must not take the place of the attempt's own.
         with suppress(Exception):
             is_blamed = before is not None and self._states.waiting_fail(batch.txid, before, (none, end), between)
         if before is not None and is_blamed:
