@@ -28,6 +28,7 @@ from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
+from pipelines.execution.checkpoint.waiting_rows import WaitingRows
 from pipelines.execution.checkpoint.window_files import Begun, StateRef, state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
@@ -703,17 +704,25 @@ def taking_over(query: Query, monkeypatch: pytest.MonkeyPatch) -> Any:
     windows._states = SimpleNamespace(
         begin=lambda *_: None,
         left_by=lambda _: (False, "1"),
-        kept_of=lambda _: SimpleNamespace(states=(), empty=()),
+        kept_of=lambda *_: SimpleNamespace(states=(), empty=()),
+        waiting=WaitingRows(windows._files),
     )
     return windows
 
 
+@pytest.mark.parametrize("is_known", [True, False])
 def test_a_poison_batch_leaves_quarantine_before_windows_are_taken_over(
-    query: Query, monkeypatch: pytest.MonkeyPatch
+    query: Query, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it."""
+    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it.
+
+    An older copy of the checkpoint does not know of the batch.
+    """
     query.keep(0)
     query.keep(1)
+    if not is_known:
+        (query.spark / "offsets" / "1").unlink()
+        (query.checkpoint.folder / "attempts.json").unlink()
     taking_over(query, monkeypatch).take_over(query.checkpoint, 1.0, lambda: None)
     assert query.checkpoint.epoch == Epoch(2, 0, 1)
     assert query.poison.kept() == {0}

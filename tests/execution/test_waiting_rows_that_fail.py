@@ -266,6 +266,79 @@ def test_changed_windows_get_what_waits_where_its_batch_is_planned_again(
     assert quarantined(lake) == []
 
 
+def passing(batches: list[Any]) -> Callable[[int], Flow]:
+    """Without windows."""
+    return lambda count: (
+        Flow("late", windows="batch")
+        .stream("s", FixedBatches(SCHEMA, batches[:count]), delay=60)
+        .compute({"k string": "k", "sum bigint": "v"})
+        .persist("sums")
+        .build()
+    )
+
+
+def unmarked(lake: Lake) -> None:
+    """Take Spark's mark of batch 1 away, as a loss of power does."""
+    for name in ("1", ".1.crc"):
+        (lake.checkpoint_path("late", "s") / "spark" / "commits" / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("older", "by_way_of"),
+    [
+        ("the checkpoint", "windows"),
+        ("its attempts", "windows"),
+        ("its attempts", "none"),
+        pytest.param("no attempts", "windows", marks=pytest.mark.exhaustive),
+        pytest.param("no attempts", "none", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_changed_windows_get_what_was_left_out_where_the_skip_is_lost(
+    spark: SparkSession, tmp_path: Path, older: str, by_way_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older copy is put back, and the windows are changed before anything runs: all comes again, and leaves quarantine.
+
+    Cut off on the way it is done once more.
+    """
+    batches = [[("a", 13, 0)], [("b", 1, 200_000)], [("b", 2, 400_000)]]
+    lake, flow = Lake(tmp_path / "lake"), one_by_one(tmp_path / "never", batches)
+    folder, copy = tmp_path / "lake" / "checkpoints" / "late" / "s", tmp_path / "copy"
+    assert str(folder) == str(lake.checkpoint_path("late", "s"))
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    if older == "the checkpoint":
+        shutil.copytree(folder, copy)
+    poisoned(runtime, flow, 1, 2)
+    if older == "its attempts":
+        shutil.copy(folder / "attempts.json", copy)
+    runtime.skip(flow(2), 1)
+    runtime.catch_up(flow(2))
+    assert quarantined(lake) == [(1, "poison", "b", 1), (1, "waiting", "a", 13)]
+    if older == "the checkpoint":
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+    else:
+        unmarked(lake)
+        (folder / "attempts.json").unlink()
+        if older == "its attempts":
+            shutil.copy(copy, folder / "attempts.json")
+
+    def off(*_: Any) -> None:
+        raise TrideltaError("cut off")
+
+    changed = passing(batches) if by_way_of == "none" else aligned(batches)
+    with monkeypatch.context() as patched:
+        patched.setattr(WaitingRows, "take_back", off)
+        with pytest.raises(TrideltaError, match="cut off"):
+            Runtime(spark, lake).catch_up(changed(2), changed_windows="begin")
+    if by_way_of == "none":
+        Runtime(spark, lake).catch_up(changed(2), changed_windows="begin")
+        assert sums(lake) == [("b", 1)]
+    Runtime(spark, lake).catch_up(aligned(batches)(3), changed_windows="begin")
+    assert sums(lake) == [("a", 13), ("b", 1)]
+    assert quarantined(lake) == []
+
+
 def test_a_changed_definition_does_not_get_what_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """Nor does the former one, which comes back."""
     lake, flow = Lake(tmp_path), aligned()

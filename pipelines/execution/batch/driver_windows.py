@@ -26,7 +26,7 @@ from pipelines.execution.batch.window_conversion import ChannelWindows, channel_
 from pipelines.execution.checkpoint.belonging import Belonging, Named, keep_named, named_by
 from pipelines.execution.checkpoint.changeover import refuse_skipped, windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
-from pipelines.execution.checkpoint.waiting_rows import Waiting
+from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Between,
@@ -246,9 +246,7 @@ class DriverWindows:
                 check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
                 taken = former.read(self._stages)
                 self._remove_all(checkpoint)
-                for txid in checkpoint.unfinished():
-                    # As where windows change: it comes again, perhaps under another txid.
-                    PoisonRows(self._group).release_again(txid, checkpoint)
+                self._release_again({*checkpoint.unfinished()}, checkpoint)
                 epoch = checkpoint.begin(self._next_epoch(checkpoint), same_tables=True)
                 txid = epoch.txid(epoch.first_batch)
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
@@ -288,17 +286,17 @@ class DriverWindows:
             return ()
         # No batch has come since they began: the state of the definition before has all of theirs, and what they left out.
         former = self._begun.former if state is not None and state == self._begun.state else None
-        kept = self._kept_of(former) if former is not None else None
+        # Those that come again bring what was left out with them.
+        done = checkpoint.epoch.txid(checkpoint.finished_batches())
+        kept = self._kept_of(former, done) if former is not None else None
         if kept is None:
             former = None
-            kept = self._states.kept_of(state) if state else None
+            kept = self._states.kept_of(state, done) if state else None
         states = kept.states if kept else (WindowContent(),) * len(self._stages)
         states, left = self._fitting(states)
         with checkpoint.committing(wait_seconds):
             check()
-            for txid in _unfinished(self._group, checkpoint):
-                # It comes again under another txid: what a poison batch has left in quarantine would count twice.
-                PoisonRows(self._group).release_again(txid, checkpoint)
+            self._release_again(_unfinished(self._group, checkpoint), checkpoint)
             if former is not None:
                 # What was left out here waits in the state of the definition before.
                 PoisonRows(self._group).forget_again(self._begun.first, checkpoint)
@@ -310,10 +308,23 @@ class DriverWindows:
         empty = kept.empty if kept else range(len(self._stages))
         return tuple(self._stages[number].node.label for number in empty)
 
-    def _kept_of(self, former: StateRef) -> KeptStates | None:
+    def _release_again(self, unfinished: set[int], checkpoint: Checkpoint) -> None:
+        """Release what comes again with an epoch that is about to begin, perhaps under other txids: it would count twice.
+
+        An older copy of the checkpoint, or of its attempts, may not know a batch that was left out: quarantine tells of it. What
+        waited is out of quarantine before it is taken back: cut off in between, it counts as waiting all the same (`change`).
+        """
+        epoch, poison = checkpoint.epoch, PoisonRows(self._group)
+        assert epoch is not None
+        done = epoch.txid(checkpoint.finished_batches())
+        for txid in sorted(unfinished | {kept for kept in poison.kept() if kept >= done}):
+            poison.release_again(txid, checkpoint)
+        self._states.waiting.take_back(done, checkpoint)
+
+    def _kept_of(self, former: StateRef, below: int) -> KeptStates | None:
         """Return what the windows keep of the state of the definition before; None: it is gone."""
         with suppress(WindowStateError):
-            return self._states.kept_of(former)
+            return self._states.kept_of(former, below)
         return None
 
     def _is_changed(self, state: StateRef | None, on_purpose: bool) -> bool:
@@ -550,8 +561,10 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
         return 0
     with checkpoint.committing(wait_seconds):
         check()
-        # A poison batch keeps its txid: it leaves quarantine when it has come through.
+        # A poison batch keeps its txid: it leaves quarantine when it has come through, and what waited with it. That waits again.
         _unfinished(group, checkpoint)
+        if checkpoint.epoch is not None:
+            WaitingRows(files).take_back(checkpoint.epoch.txid(checkpoint.finished_batches()), checkpoint)
         keep_named(checkpoint, group.lake, sinks)
         begun = Begun.of(files)
         assert begun is not None

@@ -21,6 +21,7 @@ from pipelines.graph import events
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.execution.checkpoint.window_files import StateFiles
 
 _BLAMED: Final = "waiting-"
@@ -74,6 +75,20 @@ class WaitingRows:
         released.pop(txid, None)
         if waiting is not None:
             released[txid] = waiting
+
+    def take_back(self, since: int, checkpoint: Checkpoint) -> None:
+        """Let what was left out with batches from a txid on count as the windows' again: Spark has not marked them as done.
+
+        Args:
+            checkpoint: this process holds it.
+        """
+        for txid in self.released_since(since):
+            checkpoint.still_held()
+            self.release(txid, None)
+
+    def released_since(self, txid: int) -> list[int]:
+        """Return the txids from one on with which rows were left out."""
+        return sorted(of for of in self._all_released() if of >= txid)
 
     def left(self, state: str, pending: pa.Table | None, below: int | None = None) -> pa.Table | None:
         """Return what waits in a state without what was left out of it.

@@ -517,11 +517,14 @@ class WindowFiles:
         head, _ = _opened(self._files, ref)
         return head["signature"] == self._definition.signature.hex(), head.get("version")
 
-    def kept_of(self, ref: StateRef) -> KeptStates:
+    def kept_of(self, ref: StateRef, below: int | None = None) -> KeptStates:
         """Return what the windows keep of a state that this definition or another has left.
 
         Windows of the same operation keep what they hold, the others begin empty at its clock. What waits for the clock has
         been in no window: it goes into the first.
+
+        Args:
+            below: what was left out with batches from this txid on waits, too; None: what was left out does not.
         """
         last = _read(self._files, ref)
         parts = [*(_read(self._files, file) for file in last.below), last]
@@ -541,7 +544,7 @@ class WindowFiles:
         # With fewer windows before it a span ends a little earlier: the one behind it is still to get what ends in between.
         clock = None if last.head["clock"] is None else last.head["clock"] - lost
         states = [replace(state, pending=None, clock=clock) for state in states]
-        pending = self.waiting.left(ref.file, last.tables.get(_part(_PENDING, 0)))
+        pending = self.waiting.left(ref.file, last.tables.get(_part(_PENDING, 0)), below)
         states[0] = replace(states[0], pending=pending)
         return KeptStates(tuple(states), tuple(empty))
 
