@@ -197,6 +197,40 @@ def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSess
     ]
 
 
+@pytest.mark.parametrize("otherwise", [False, True], ids=["by what waits", "by something else behind that"])
+def test_an_attempt_in_which_the_process_dies_takes_no_blame_away(
+    spark: SparkSession, tmp_path: Path, otherwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one that ended counts."""
+    lake, flow, opened, inner = Lake(tmp_path), aligned(), list[int](), DriverWindows.run
+    Runtime(spark, lake).catch_up(flow(1))
+
+    def dies(moment: str, state: str, txid: int) -> None:
+        opened.extend([txid] if moment == "opened" else [])
+        if len(opened) == 3:
+            raise TrideltaError("the process died")
+
+    def fails(*given: Any) -> Any:
+        if otherwise and len(opened) == 2:
+            raise RuntimeError("something else")
+        return inner(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverWindows, "run", fails)
+        with pytest.raises(TrideltaError, match="the process died"):
+            Runtime(spark, lake, listeners=[dies]).catch_up(flow(2))
+    runtime = Runtime(spark, lake)
+    with pytest.raises(PoisonBatchError, match="attempt 2 never ended"):
+        runtime.catch_up(flow(2))
+    runtime.skip(flow(2), 1)
+    if otherwise:
+        poisoned(runtime, flow, 2, 4)
+        return
+    runtime.catch_up(flow(4))
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake) == WAITED
+
+
 def test_another_error_in_the_look_at_what_waits_is_not_the_reason(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

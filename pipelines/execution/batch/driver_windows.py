@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.batch.plan_run import PlanRun
     from pipelines.execution.batch.position import Position
-    from pipelines.execution.protocol.coordinator import Batch
+    from pipelines.execution.protocol.coordinator import AttemptRecord, Batch
     from pipelines.places.location import Place
 
 # Up to so many rows of a key, some numbers, a clock and an order travel at once (some 50 MB).
@@ -489,28 +489,34 @@ class DriverWindows:
             waiting = Waiting(before.file, end, batch.attempt, plan, former)
         self._states.waiting.blame(batch.txid, waiting)
 
-    def leave_out_waiting(self, epoch: Epoch, batch: Batch, plan: str | None, reason: str, seen: int) -> None:
+    def failed(self, batch: Batch) -> None:
+        """Note that an attempt has failed, be it in the windows or not: only what it failed by itself is to be left out."""
+        self._states.waiting.failed(batch.txid, batch.attempt)
+
+    def leave_out_waiting(self, epoch: Epoch, batch: Batch, record: AttemptRecord, plan: str | None, seen: int) -> None:
         """Put what waited into quarantine if a batch that is left out failed by it; from then on the windows do not have it.
 
         Cut off between the two it is done once more, for Spark has not marked the batch.
 
         Args:
             batch: the last attempt at it.
-            plan, reason: of that attempt.
+            record: of that attempt. Where the process died in it, one before it tells, of those that count as its tries.
+            plan: of that attempt.
             seen: the version of quarantine before it was known that the batch is left out; -1: there was none.
 
         Raises:
             LateWriterError: another process has changed the group's rows there since.
         """
         before = self._state_of(next(self._named(batch.txid), None))
-        waiting = self._states.waiting.blamed(batch.txid, batch.attempt, plan)
+        tries = range(batch.attempt - record.tries + 1, batch.attempt + 1)
+        waiting = self._states.waiting.blamed(batch.txid, tries, plan)
         if before is None or waiting is None or waiting.state != before.file:
             self._states.waiting.release(batch.txid, None)
             return
         # Where it was cut off behind both, quarantine may be an older copy by now, which lacks them.
         rows = self._states.waiting_up_to(batch.txid, before, waiting.clock)
         if rows is not None and rows.num_rows:
-            why = f"it waited for the watermark, and batch {batch.txid} failed by such events: {reason}"
+            why = f"it waited for the watermark, and batch {batch.txid} failed by such events: {record.reason}"
             poison = PoisonRows(self._group)
             poison.keep_waiting_of(epoch, batch, rows, self._node.context.stream, Kept(why, seen, plan))
         self._states.waiting.release(batch.txid, waiting)

@@ -61,10 +61,20 @@ class WaitingRows:
         """Note by which rows that wait an attempt at a batch has failed; None: by none."""
         self._put(f"{_BLAMED}{txid}", waiting)
 
-    def blamed(self, txid: int, attempt: int, plan: str | None) -> Waiting | None:
-        """Return by which rows that wait an attempt at a batch has failed; None: by none, as far as it is known."""
+    def failed(self, txid: int, attempt: int) -> None:
+        """Note that an attempt at a batch has failed: unless it was blamed itself, no earlier one counts any more."""
         waiting = self._of(f"{_BLAMED}{txid}")
-        return waiting if waiting is not None and (waiting.attempt, waiting.plan) == (attempt, plan) else None
+        if waiting is not None and waiting.attempt != attempt:
+            self.blame(txid, None)
+
+    def blamed(self, txid: int, attempts: range, plan: str | None) -> Waiting | None:
+        """Return by which rows that wait the last attempt has failed that came to an end; None: by none, as far as it is known.
+
+        Args:
+            attempts: in which a process may have died since.
+        """
+        waiting = self._of(f"{_BLAMED}{txid}")
+        return waiting if waiting is not None and waiting.attempt in attempts and waiting.plan == plan else None
 
     def release(self, txid: int, waiting: Waiting | None) -> None:
         """Note which rows were left out with a batch; None: none were, whatever was noted of an earlier plan of it."""
