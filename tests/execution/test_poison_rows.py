@@ -256,6 +256,18 @@ def test_a_skipped_batch_whose_source_cannot_be_read_is_left_behind(query: Query
     assert (query.run(), query.kept) == (True, 0)
 
 
+def test_what_waited_is_no_row_of_the_batch_that_comes_through(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has come whole, and its file has gone since: nothing of it stays in quarantine."""
+    row = {"stage": "batch", "reason": "x", "row": "{}", "stream": "words", "_slice": "!"}
+    own, waited = row | {"rule": "poison", "file": "/data/1"}, row | {"rule": "waiting", "file": None}
+    monkeypatch.setattr(Frame, "toArrow", lambda _: pa.Table.from_pylist([own, waited, waited]))
+    query.keep(1)
+    monkeypatch.setattr(type(query.topology.spouts[0].source.inner), "gone", lambda _, files: files)
+    assert query.kept == 3
+    query.poison.come_through(1, 1)
+    assert query.kept == 0
+
+
 # --- the plan of a batch is gone ---------------------------------------------------------------------------------------
 
 
