@@ -16,9 +16,11 @@ from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
-from pipelines.execution.checkpoint.window_files import WindowFiles
+from pipelines.execution.checkpoint.window_files import WindowFiles, state_files
 from pipelines.flowmix import Flow, Policy, Sum
+from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches
 from tests.execution.corrected_code import Faulty
 
@@ -132,6 +134,40 @@ def test_cut_off_in_the_skip_it_is_done_once_more(
     Runtime(spark, lake).catch_up(flow(4))
     assert sums(lake) == [("b", 6)]
     assert quarantined(lake) == WAITED
+
+
+@pytest.mark.parametrize("cut", ["blamed", "left out"])
+def test_who_has_lost_the_lease_notes_nothing_of_what_waits(
+    spark: SparkSession, tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still behind the look at what waits, or behind quarantine; another process goes on, which has read the notes."""
+    lake, flow, lost = Lake(tmp_path), aligned(), list[bool]()
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    if cut == "left out":
+        poisoned(runtime, flow, 1, 2)
+        runtime.skip(flow(2), 1)
+
+    def held(_: Checkpoint) -> None:
+        if lost:
+            raise LeaseLostError("late", "run.lock", "another process has it")
+
+    def stood_still(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def then_lost(*given: Any) -> Any:
+            found = inner(*given)
+            lost.append(True)
+            return found
+
+        return then_lost
+
+    notes = set(state_files(lake.checkpoint_path("late", "s")).names())
+    of, name = (WindowFiles, "waiting_fail") if cut == "blamed" else (PoisonRows, "keep_waiting_of")
+    monkeypatch.setattr(of, name, stood_still(getattr(of, name)))
+    monkeypatch.setattr(Checkpoint, "still_held", held)
+    with pytest.raises(LeaseLostError):
+        runtime.catch_up(flow(2))
+    assert lost
+    assert set(state_files(lake.checkpoint_path("late", "s")).names()) == notes
 
 
 @pytest.mark.parametrize("has_own", [True, False], ids=["it has the batch's own rows", "it has none of the batch"])

@@ -369,6 +369,7 @@ class DriverWindows:
     def check(self, checkpoint: Checkpoint) -> None:
         """Read the state that the next batch needs."""
         self._refuse_claims()
+        self._states.waiting.still_held = checkpoint.still_held
         begun = Begun.of(self._files)
         if begun is None:
             raise WindowStateError.of_lost(self._group.topology.name, self._group.name)
@@ -505,7 +506,7 @@ class DriverWindows:
             seen: the version of quarantine before it was known that the batch is left out; -1: there was none.
 
         Raises:
-            LateWriterError: another process has changed the group's rows there since.
+            LateWriterError, LeaseLostError: another process has changed the group's rows there since, or has the checkpoint.
         """
         before = self._state_of(next(self._named(batch.txid), None))
         tries = range(batch.attempt - record.tries + 1, batch.attempt + 1)

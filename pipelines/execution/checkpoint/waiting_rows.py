@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +56,8 @@ class WaitingRows:
         self._files = files
         # Asked for by each batch, and written by this process alone while it holds the checkpoint.
         self._released: dict[int, Waiting] | None = None
+        self.still_held: Callable[[], None] | None = None
+        """Raises where this process holds the checkpoint no longer: whoever does may have read the files, and goes by them."""
 
     def blame(self, txid: int, waiting: Waiting | None) -> None:
         """Note by which rows that wait an attempt at a batch has failed; None: by none."""
@@ -133,6 +135,8 @@ class WaitingRows:
 
     def _put(self, name: str, waiting: Waiting | None) -> None:
         # Of a file that never changes there is none for a moment: the batch is still to be tried, or left out, by then.
+        if self.still_held is not None:
+            self.still_held()
         self._files.remove(name)
         if waiting is not None:
             self._files.write(name, json.dumps(asdict(waiting)).encode())

@@ -218,7 +218,6 @@ class BatchAttempts:
         seen = self._poison_seen(batch.txid)
         if self._shared.windows is not None:
             # Before it is recorded: a process that dies in between has died in the attempt.
-            self._checkpoint.still_held()
             self._shared.windows.failed(batch)
         outcome = self._tracker.fail(batch, error, in_windows=in_windows)
         reason = reason_of(fault or error)
