@@ -191,6 +191,26 @@ def test_a_batch_that_is_skipped_before_its_rows_were_kept_is_kept_by_the_next_r
     assert (query.run(), quarantine_writer(query.lake, "shop").table.version()) == (True, version)
 
 
+@pytest.mark.parametrize("has_windows", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_is_left_out_is_asked_of_the_disk_before_the_batch_counts_as_done(
+    query: Query, is_kept: bool, has_windows: bool
+) -> None:
+    """On a durable lake: the plan of the next batch asks for Spark's mark, behind which nobody puts it into quarantine."""
+    if is_kept:
+        query.keep(1)
+    skip(query.lake, query.topology, 1)
+    asked, runner = list[tuple[str, int]](), query.runner()
+    sources = runner._group.sources
+    sources.has_windows, sources.clocks = has_windows, lambda _: None
+    runner._durable = SimpleNamespace(
+        planned=lambda batch: asked.append((f"plan {batch}", query.kept)),
+        committed=lambda: asked.append(("commits", query.kept)),
+    )
+    assert runner._run(None, 1).skipped
+    assert asked == [("plan 1", int(is_kept)), ("commits", 1)]
+
+
 def test_rows_that_a_replay_has_taken_out_are_not_kept_once_more(query: Query) -> None:
     query.keep(1)
     skip(query.lake, query.topology, 1)
