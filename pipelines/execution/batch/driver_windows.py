@@ -287,11 +287,11 @@ class DriverWindows:
         # No batch has come since they began: the state of the definition before has all of theirs, and what they left out.
         former = self._begun.former if state is not None and state == self._begun.state else None
         # Those that come again bring what was left out with them.
-        done = checkpoint.epoch.txid(checkpoint.finished_batches())
-        kept = self._kept_of(former, done) if former is not None else None
+        first = _first_unmarked(checkpoint)
+        kept = self._kept_of(former, first) if former is not None else None
         if kept is None:
             former = None
-            kept = self._states.kept_of(state, done) if state else None
+            kept = self._states.kept_of(state, first) if state else None
         states = kept.states if kept else (WindowContent(),) * len(self._stages)
         states, left = self._fitting(states)
         with checkpoint.committing(wait_seconds):
@@ -314,12 +314,10 @@ class DriverWindows:
         An older copy of the checkpoint, or of its attempts, may not know a batch that was left out: quarantine tells of it. What
         waited is out of quarantine before it is taken back: cut off in between, it counts as waiting all the same (`change`).
         """
-        epoch, poison = checkpoint.epoch, PoisonRows(self._group)
-        assert epoch is not None
-        done = epoch.txid(checkpoint.finished_batches())
-        for txid in sorted(unfinished | {kept for kept in poison.kept() if kept >= done}):
+        first, poison = _first_unmarked(checkpoint), PoisonRows(self._group)
+        for txid in sorted(unfinished | {kept for kept in poison.kept() if kept >= first}):
             poison.release_again(txid, checkpoint)
-        self._states.waiting.take_back(done, checkpoint)
+        self._states.waiting.take_back(first, checkpoint)
 
     def _kept_of(self, former: StateRef, below: int) -> KeptStates | None:
         """Return what the windows keep of the state of the definition before; None: it is gone."""
@@ -568,10 +566,14 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
         return 0
     with checkpoint.committing(wait_seconds):
         check()
-        # A poison batch keeps its txid: it leaves quarantine when it has come through, and what waited with it. That waits again.
+        # A poison batch keeps its txid: it leaves quarantine when it has come through.
         _unfinished(group, checkpoint)
         if checkpoint.epoch is not None:
-            WaitingRows(files).take_back(checkpoint.epoch.txid(checkpoint.finished_batches()), checkpoint)
+            # But one with which rows were left out that wait again: nobody knows of them who has no windows.
+            first, left_out = _first_unmarked(checkpoint), WaitingRows(files)
+            for txid in left_out.released_since(first):
+                PoisonRows(group).release_again(txid, checkpoint)
+            left_out.take_back(first, checkpoint)
         keep_named(checkpoint, group.lake, sinks)
         begun = Begun.of(files)
         assert begun is not None
@@ -584,6 +586,13 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
                 waiting = waiting_in(files, named.state)
         end_all(files, last)
     return waiting
+
+
+def _first_unmarked(checkpoint: Checkpoint) -> int:
+    """Return the first txid of an epoch that has begun which Spark has not marked as done."""
+    epoch = checkpoint.epoch
+    assert epoch is not None
+    return epoch.txid(checkpoint.finished_batches())
 
 
 def _unfinished(group: BatchGroup, checkpoint: Checkpoint) -> set[int]:
