@@ -28,6 +28,7 @@ from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
+from pipelines.execution.checkpoint.waiting_rows import WaitingRows
 from pipelines.execution.checkpoint.window_files import Begun, StateRef, state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
@@ -190,6 +191,26 @@ def test_a_batch_that_is_skipped_before_its_rows_were_kept_is_kept_by_the_next_r
     assert (query.run(), quarantine_writer(query.lake, "shop").table.version()) == (True, version)
 
 
+@pytest.mark.parametrize("has_windows", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_is_left_out_is_asked_of_the_disk_before_the_batch_counts_as_done(
+    query: Query, is_kept: bool, has_windows: bool
+) -> None:
+    """On a durable lake: the plan of the next batch asks for Spark's mark, behind which nobody puts it into quarantine."""
+    if is_kept:
+        query.keep(1)
+    skip(query.lake, query.topology, 1)
+    asked, runner = list[tuple[str, int]](), query.runner()
+    sources = runner._group.sources
+    sources.has_windows, sources.clocks = has_windows, lambda _: None
+    runner._durable = SimpleNamespace(
+        planned=lambda batch: asked.append((f"plan {batch}", query.kept)),
+        committed=lambda: asked.append(("commits", query.kept)),
+    )
+    assert runner._run(None, 1).skipped
+    assert asked == [("plan 1", int(is_kept)), ("commits", 1)]
+
+
 def test_rows_that_a_replay_has_taken_out_are_not_kept_once_more(query: Query) -> None:
     query.keep(1)
     skip(query.lake, query.topology, 1)
@@ -253,6 +274,18 @@ def test_a_skipped_batch_whose_source_cannot_be_read_is_left_behind(query: Query
     skip(query.lake, query.topology, 1)
     query.fault = PySparkException("the file is gone")
     assert (query.run(), query.kept) == (True, 0)
+
+
+def test_what_waited_is_no_row_of_the_batch_that_comes_through(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has come whole, and its file has gone since: nothing of it stays in quarantine."""
+    row = {"stage": "batch", "reason": "x", "row": "{}", "stream": "words", "_slice": "!"}
+    own, waited = row | {"rule": "poison", "file": "/data/1"}, row | {"rule": "waiting", "file": None}
+    monkeypatch.setattr(Frame, "toArrow", lambda _: pa.Table.from_pylist([own, waited, waited]))
+    query.keep(1)
+    monkeypatch.setattr(type(query.topology.spouts[0].source.inner), "gone", lambda _, files: files)
+    assert query.kept == 3
+    query.poison.come_through(1, 1)
+    assert query.kept == 0
 
 
 # --- the plan of a batch is gone ---------------------------------------------------------------------------------------
@@ -703,17 +736,25 @@ def taking_over(query: Query, monkeypatch: pytest.MonkeyPatch) -> Any:
     windows._states = SimpleNamespace(
         begin=lambda *_: None,
         left_by=lambda _: (False, "1"),
-        kept_of=lambda _: SimpleNamespace(states=(), empty=()),
+        kept_of=lambda *_: SimpleNamespace(states=(), empty=()),
+        waiting=WaitingRows(windows._files),
     )
     return windows
 
 
+@pytest.mark.parametrize("is_known", [True, False])
 def test_a_poison_batch_leaves_quarantine_before_windows_are_taken_over(
-    query: Query, monkeypatch: pytest.MonkeyPatch
+    query: Query, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it."""
+    """The outputs may hold higher txids of the query behind the channel: under another one nothing would release it.
+
+    An older copy of the checkpoint does not know of the batch.
+    """
     query.keep(0)
     query.keep(1)
+    if not is_known:
+        (query.spark / "offsets" / "1").unlink()
+        (query.checkpoint.folder / "attempts.json").unlink()
     taking_over(query, monkeypatch).take_over(query.checkpoint, 1.0, lambda: None)
     assert query.checkpoint.epoch == Epoch(2, 0, 1)
     assert query.poison.kept() == {0}

@@ -16,9 +16,11 @@ from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
-from pipelines.execution.checkpoint.window_files import WindowFiles
+from pipelines.execution.checkpoint.window_files import WindowFiles, state_files
 from pipelines.flowmix import Flow, Policy, Sum
+from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches
 from tests.execution.corrected_code import Faulty
 
@@ -45,6 +47,14 @@ def behind_a_window(count: int) -> Flow:
     """What waits fails in the second window, which it reaches within the same batch."""
     first: Any = Flow("late", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:count]), delay=60)
     first = first.partition("k").aggregate(Sum("v", "v"), trigger=Policy.count(1), evict=Policy.count(1))
+    return first.partition("k").aligned(Sum("v", "sum"), every=60).persist("sums").build()
+
+
+def between_windows(count: int) -> Flow:
+    """What waits fails between two windows, in a function of the first one's results."""
+    first: Any = Flow("late", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:count]), delay=60)
+    first = first.partition("k").aggregate(Sum("v", "v"), trigger=Policy.count(1), evict=Policy.count(1))
+    first = first.compute({"k string": "k", "v bigint": f"if(v >= {MOST}, 1 div (v - {MOST}), v)"})
     return first.partition("k").aligned(Sum("v", "sum"), every=60).persist("sums").build()
 
 
@@ -80,7 +90,9 @@ def poisoned(runtime: Runtime, flow: Callable[[int], Flow], txid: int, count: in
 WAITED = [(1, "poison", "b", 5), (1, "waiting", "a", 1), (1, "waiting", "a", MOST)]
 
 
-@pytest.mark.parametrize("flow", [aligned(), behind_a_window], ids=["aligned", "behind a window"])
+@pytest.mark.parametrize(
+    "flow", [aligned(), behind_a_window, between_windows], ids=["aligned", "behind a window", "between two windows"]
+)
 def test_the_flow_goes_on_behind_the_skip(spark: SparkSession, tmp_path: Path, flow: Callable[[int], Flow]) -> None:
     lake = Lake(tmp_path)
     runtime = Runtime(spark, lake, max_attempts=2)
@@ -122,6 +134,40 @@ def test_cut_off_in_the_skip_it_is_done_once_more(
     Runtime(spark, lake).catch_up(flow(4))
     assert sums(lake) == [("b", 6)]
     assert quarantined(lake) == WAITED
+
+
+@pytest.mark.parametrize("cut", ["blamed", "left out"])
+def test_who_has_lost_the_lease_notes_nothing_of_what_waits(
+    spark: SparkSession, tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still behind the look at what waits, or behind quarantine; another process goes on, which has read the notes."""
+    lake, flow, lost = Lake(tmp_path), aligned(), list[bool]()
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    if cut == "left out":
+        poisoned(runtime, flow, 1, 2)
+        runtime.skip(flow(2), 1)
+
+    def held(_: Checkpoint) -> None:
+        if lost:
+            raise LeaseLostError("late", "run.lock", "another process has it")
+
+    def stood_still(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def then_lost(*given: Any) -> Any:
+            found = inner(*given)
+            lost.append(True)
+            return found
+
+        return then_lost
+
+    notes = set(state_files(lake.checkpoint_path("late", "s")).names())
+    of, name = (WindowFiles, "waiting_fail") if cut == "blamed" else (PoisonRows, "keep_waiting_of")
+    monkeypatch.setattr(of, name, stood_still(getattr(of, name)))
+    monkeypatch.setattr(Checkpoint, "still_held", held)
+    with pytest.raises(LeaseLostError):
+        runtime.catch_up(flow(2))
+    assert lost
+    assert set(state_files(lake.checkpoint_path("late", "s")).names()) == notes
 
 
 @pytest.mark.parametrize("has_own", [True, False], ids=["it has the batch's own rows", "it has none of the batch"])
@@ -185,6 +231,40 @@ def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSess
         (3, "poison", "c", 1),
         (3, "waiting", "b", 13),
     ]
+
+
+@pytest.mark.parametrize("otherwise", [False, True], ids=["by what waits", "by something else behind that"])
+def test_an_attempt_in_which_the_process_dies_takes_no_blame_away(
+    spark: SparkSession, tmp_path: Path, otherwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one that ended counts."""
+    lake, flow, opened, inner = Lake(tmp_path), aligned(), list[int](), DriverWindows.run
+    Runtime(spark, lake).catch_up(flow(1))
+
+    def dies(moment: str, state: str, txid: int) -> None:
+        opened.extend([txid] if moment == "opened" else [])
+        if len(opened) == 3:
+            raise TrideltaError("the process died")
+
+    def fails(*given: Any) -> Any:
+        if otherwise and len(opened) == 2:
+            raise RuntimeError("something else")
+        return inner(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverWindows, "run", fails)
+        with pytest.raises(TrideltaError, match="the process died"):
+            Runtime(spark, lake, listeners=[dies]).catch_up(flow(2))
+    runtime = Runtime(spark, lake)
+    with pytest.raises(PoisonBatchError, match="attempt 2 never ended"):
+        runtime.catch_up(flow(2))
+    runtime.skip(flow(2), 1)
+    if otherwise:
+        poisoned(runtime, flow, 2, 4)
+        return
+    runtime.catch_up(flow(4))
+    assert sums(lake) == [("b", 6)]
+    assert quarantined(lake) == WAITED
 
 
 def test_another_error_in_the_look_at_what_waits_is_not_the_reason(
@@ -251,6 +331,79 @@ def test_changed_windows_get_what_waits_where_its_batch_is_planned_again(
     if not is_kept:
         (lake.checkpoint_path("late", "s") / "attempts.json").unlink()
     poisoned(runtime, flow, 1, 3 if is_kept else 2)
+    Runtime(spark, lake).catch_up(aligned(batches)(3), changed_windows="begin")
+    assert sums(lake) == [("a", 13), ("b", 1)]
+    assert quarantined(lake) == []
+
+
+def passing(batches: list[Any]) -> Callable[[int], Flow]:
+    """Without windows."""
+    return lambda count: (
+        Flow("late", windows="batch")
+        .stream("s", FixedBatches(SCHEMA, batches[:count]), delay=60)
+        .compute({"k string": "k", "sum bigint": "v"})
+        .persist("sums")
+        .build()
+    )
+
+
+def unmarked(lake: Lake) -> None:
+    """Take Spark's mark of batch 1 away, as a loss of power does."""
+    for name in ("1", ".1.crc"):
+        (lake.checkpoint_path("late", "s") / "spark" / "commits" / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("older", "by_way_of"),
+    [
+        ("the checkpoint", "windows"),
+        ("its attempts", "windows"),
+        ("its attempts", "none"),
+        pytest.param("no attempts", "windows", marks=pytest.mark.exhaustive),
+        pytest.param("no attempts", "none", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_changed_windows_get_what_was_left_out_where_the_skip_is_lost(
+    spark: SparkSession, tmp_path: Path, older: str, by_way_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older copy is put back, and the windows are changed before anything runs: all comes again, and leaves quarantine.
+
+    Cut off on the way it is done once more.
+    """
+    batches = [[("a", 13, 0)], [("b", 1, 200_000)], [("b", 2, 400_000)]]
+    lake, flow = Lake(tmp_path / "lake"), one_by_one(tmp_path / "never", batches)
+    folder, copy = tmp_path / "lake" / "checkpoints" / "late" / "s", tmp_path / "copy"
+    assert str(folder) == str(lake.checkpoint_path("late", "s"))
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(flow(1))
+    if older == "the checkpoint":
+        shutil.copytree(folder, copy)
+    poisoned(runtime, flow, 1, 2)
+    if older == "its attempts":
+        shutil.copy(folder / "attempts.json", copy)
+    runtime.skip(flow(2), 1)
+    runtime.catch_up(flow(2))
+    assert quarantined(lake) == [(1, "poison", "b", 1), (1, "waiting", "a", 13)]
+    if older == "the checkpoint":
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+    else:
+        unmarked(lake)
+        (folder / "attempts.json").unlink()
+        if older == "its attempts":
+            shutil.copy(copy, folder / "attempts.json")
+
+    def off(*_: Any) -> None:
+        raise TrideltaError("cut off")
+
+    changed = passing(batches) if by_way_of == "none" else aligned(batches)
+    with monkeypatch.context() as patched:
+        patched.setattr(WaitingRows, "take_back", off)
+        with pytest.raises(TrideltaError, match="cut off"):
+            Runtime(spark, lake).catch_up(changed(2), changed_windows="begin")
+    if by_way_of == "none":
+        Runtime(spark, lake).catch_up(changed(2), changed_windows="begin")
+        assert sums(lake) == [("b", 1)]
     Runtime(spark, lake).catch_up(aligned(batches)(3), changed_windows="begin")
     assert sums(lake) == [("a", 13), ("b", 1)]
     assert quarantined(lake) == []

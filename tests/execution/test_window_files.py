@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from pipelines import aggregators as agg
+from pipelines.errors import NotTextError
 from pipelines.execution.checkpoint.belonging import Named, named_by
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
     StateFolder,
     StateRef,
+    WindowFailure,
     WindowFiles,
     WindowPlaceError,
     WindowStateError,
@@ -29,7 +33,7 @@ from pipelines.execution.checkpoint.window_files import (
 from pipelines.graph import events as ev
 from pipelines.state.record import BatchRecord
 from pipelines.windows.array_kinds import windows_of
-from pipelines.windows.arrays import Arrays
+from pipelines.windows.arrays import Arrays, WindowContent
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -424,3 +428,49 @@ def test_windows_behind_one_that_loses_windows_before_it_take_what_it_makes(know
             ("b", 0, 1),
             ("a", 1, 1),
         ]
+
+
+class Passing:
+    """A window that gives on what waits."""
+
+    depth = 0
+
+    def laid_over(self, *_: Any) -> None:
+        """Hold nothing."""
+
+    def feed(self, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
+        came = rows if state.pending is None else pa.concat_tables([state.pending, rows])
+        return came, replace(state, pending=None, clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_rows"),
+    [
+        (PySparkException("a division by zero"), True),
+        (NotTextError("t", "k"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (ValueError("a fault of the engine's"), False),
+    ],
+)
+def test_what_fails_between_two_windows_is_asked_about_where_it_is_of_the_rows(
+    tmp_path: Path, error: Exception, is_of_rows: bool
+) -> None:
+    definition = Definition(SIGNATURE, (SIGNATURE, SIGNATURE))
+    passing: Any = Passing()
+    windows = WindowFiles(StateFolder(tmp_path), [passing, passing], definition)
+    before = windows.begin(0, (WindowContent(pending=table([("a", 1, 0, "0")])), WindowContent()))
+
+    def between(_: int, results: pa.Table) -> pa.Table:
+        if results.num_rows:
+            raise error
+        return results
+
+    with pytest.raises(WindowFailure if is_of_rows else type(error)) as failed:
+        windows.run(1, 0, before, [(table([]), 10)], between)
+    if not is_of_rows:
+        with pytest.raises(type(error)):
+            windows.waiting_fail(1, before, (table([]), 10), between)
+        return
+    failure: Any = failed.value
+    assert (failure.error, failure.number, failure.is_between) == (error, 1, True)
+    assert windows.waiting_fail(1, before, (table([]), 10), between)

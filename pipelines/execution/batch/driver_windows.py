@@ -26,7 +26,7 @@ from pipelines.execution.batch.window_conversion import ChannelWindows, channel_
 from pipelines.execution.checkpoint.belonging import Belonging, Named, keep_named, named_by
 from pipelines.execution.checkpoint.changeover import refuse_skipped, windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
-from pipelines.execution.checkpoint.waiting_rows import Waiting
+from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Between,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.batch.plan_run import PlanRun
     from pipelines.execution.batch.position import Position
-    from pipelines.execution.protocol.coordinator import Batch
+    from pipelines.execution.protocol.coordinator import AttemptRecord, Batch
     from pipelines.places.location import Place
 
 # Up to so many rows of a key, some numbers, a clock and an order travel at once (some 50 MB).
@@ -246,9 +246,7 @@ class DriverWindows:
                 check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
                 taken = former.read(self._stages)
                 self._remove_all(checkpoint)
-                for txid in checkpoint.unfinished():
-                    # As where windows change: it comes again, perhaps under another txid.
-                    PoisonRows(self._group).release_again(txid, checkpoint)
+                self._release_again({*checkpoint.unfinished()}, checkpoint)
                 epoch = checkpoint.begin(self._next_epoch(checkpoint), same_tables=True)
                 txid = epoch.txid(epoch.first_batch)
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
@@ -288,17 +286,17 @@ class DriverWindows:
             return ()
         # No batch has come since they began: the state of the definition before has all of theirs, and what they left out.
         former = self._begun.former if state is not None and state == self._begun.state else None
-        kept = self._kept_of(former) if former is not None else None
+        # Those that come again bring what was left out with them.
+        first = _first_unmarked(checkpoint)
+        kept = self._kept_of(former, first) if former is not None else None
         if kept is None:
             former = None
-            kept = self._states.kept_of(state) if state else None
+            kept = self._states.kept_of(state, first) if state else None
         states = kept.states if kept else (WindowContent(),) * len(self._stages)
         states, left = self._fitting(states)
         with checkpoint.committing(wait_seconds):
             check()
-            for txid in _unfinished(self._group, checkpoint):
-                # It comes again under another txid: what a poison batch has left in quarantine would count twice.
-                PoisonRows(self._group).release_again(txid, checkpoint)
+            self._release_again(_unfinished(self._group, checkpoint), checkpoint)
             if former is not None:
                 # What was left out here waits in the state of the definition before.
                 PoisonRows(self._group).forget_again(self._begun.first, checkpoint)
@@ -310,10 +308,21 @@ class DriverWindows:
         empty = kept.empty if kept else range(len(self._stages))
         return tuple(self._stages[number].node.label for number in empty)
 
-    def _kept_of(self, former: StateRef) -> KeptStates | None:
+    def _release_again(self, unfinished: set[int], checkpoint: Checkpoint) -> None:
+        """Release what comes again with an epoch that is about to begin, perhaps under other txids: it would count twice.
+
+        An older copy of the checkpoint, or of its attempts, may not know a batch that was left out: quarantine tells of it. What
+        waited is out of quarantine before it is taken back: cut off in between, it counts as waiting all the same (`change`).
+        """
+        first, poison = _first_unmarked(checkpoint), PoisonRows(self._group)
+        for txid in sorted(unfinished | {kept for kept in poison.kept() if kept >= first}):
+            poison.release_again(txid, checkpoint)
+        self._states.waiting.take_back(first, checkpoint)
+
+    def _kept_of(self, former: StateRef, below: int) -> KeptStates | None:
         """Return what the windows keep of the state of the definition before; None: it is gone."""
         with suppress(WindowStateError):
-            return self._states.kept_of(former)
+            return self._states.kept_of(former, below)
         return None
 
     def _is_changed(self, state: StateRef | None, on_purpose: bool) -> bool:
@@ -358,6 +367,7 @@ class DriverWindows:
     def check(self, checkpoint: Checkpoint) -> None:
         """Read the state that the next batch needs."""
         self._refuse_claims()
+        self._states.waiting.still_held = checkpoint.still_held
         begun = Begun.of(self._files)
         if begun is None:
             raise WindowStateError.of_lost(self._group.topology.name, self._group.name)
@@ -455,8 +465,8 @@ class DriverWindows:
                 )
             except WindowFailure as failure:
                 self._blame(batch, position.plan, self._state_of(before), clock, partial(self._between, run, {}))
-                if isinstance(failure.error, NotTextError):  # it says where by itself
-                    raise failure.error from None
+                if failure.is_between or isinstance(failure.error, NotTextError):  # it says where by itself
+                    raise failure.error from failure.error.__cause__
                 where = self._stages[failure.number].where
                 raise BatchError(f"{where} failed: {reason_of(failure.error)}") from failure.error
         self.rows = self._states.rows(state)
@@ -468,7 +478,7 @@ class DriverWindows:
         """Note of an attempt that failed in the windows whether it did so by what waits: a skip is to leave that out, too."""
         end, none = NEVER if clock is None else clock, self._stages[0].row_schema.empty_table()
         waiting, is_blamed = None, False
-        # Another error between the windows says nothing of what waits, and must not take the place of the attempt's own.
+        # An error that is not of the rows says nothing of what waits, and must not take the place of the attempt's own.
         with suppress(Exception):
             is_blamed = before is not None and self._states.waiting_fail(batch.txid, before, (none, end), between)
         if before is not None and is_blamed:
@@ -478,28 +488,34 @@ class DriverWindows:
             waiting = Waiting(before.file, end, batch.attempt, plan, former)
         self._states.waiting.blame(batch.txid, waiting)
 
-    def leave_out_waiting(self, epoch: Epoch, batch: Batch, plan: str | None, reason: str, seen: int) -> None:
+    def failed(self, batch: Batch) -> None:
+        """Note that an attempt has failed, be it in the windows or not: only what it failed by itself is to be left out."""
+        self._states.waiting.failed(batch.txid, batch.attempt)
+
+    def leave_out_waiting(self, epoch: Epoch, batch: Batch, record: AttemptRecord, plan: str | None, seen: int) -> None:
         """Put what waited into quarantine if a batch that is left out failed by it; from then on the windows do not have it.
 
         Cut off between the two it is done once more, for Spark has not marked the batch.
 
         Args:
             batch: the last attempt at it.
-            plan, reason: of that attempt.
+            record: of that attempt. Where the process died in it, one before it tells, of those that count as its tries.
+            plan: of that attempt.
             seen: the version of quarantine before it was known that the batch is left out; -1: there was none.
 
         Raises:
-            LateWriterError: another process has changed the group's rows there since.
+            LateWriterError, LeaseLostError: another process has changed the group's rows there since, or has the checkpoint.
         """
         before = self._state_of(next(self._named(batch.txid), None))
-        waiting = self._states.waiting.blamed(batch.txid, batch.attempt, plan)
+        tries = range(batch.attempt - record.tries + 1, batch.attempt + 1)
+        waiting = self._states.waiting.blamed(batch.txid, tries, plan)
         if before is None or waiting is None or waiting.state != before.file:
             self._states.waiting.release(batch.txid, None)
             return
         # Where it was cut off behind both, quarantine may be an older copy by now, which lacks them.
         rows = self._states.waiting_up_to(batch.txid, before, waiting.clock)
         if rows is not None and rows.num_rows:
-            why = f"it waited for the watermark, and batch {batch.txid} failed by such events: {reason}"
+            why = f"it waited for the watermark, and batch {batch.txid} failed by such events: {record.reason}"
             poison = PoisonRows(self._group)
             poison.keep_waiting_of(epoch, batch, rows, self._node.context.stream, Kept(why, seen, plan))
         self._states.waiting.release(batch.txid, waiting)
@@ -552,6 +568,12 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
         check()
         # A poison batch keeps its txid: it leaves quarantine when it has come through.
         _unfinished(group, checkpoint)
+        if checkpoint.epoch is not None:
+            # But one with which rows were left out that wait again: nobody knows of them who has no windows.
+            first, left_out = _first_unmarked(checkpoint), WaitingRows(files)
+            for txid in left_out.released_since(first):
+                PoisonRows(group).release_again(txid, checkpoint)
+            left_out.take_back(first, checkpoint)
         keep_named(checkpoint, group.lake, sinks)
         begun = Begun.of(files)
         assert begun is not None
@@ -564,6 +586,13 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, 
                 waiting = waiting_in(files, named.state)
         end_all(files, last)
     return waiting
+
+
+def _first_unmarked(checkpoint: Checkpoint) -> int:
+    """Return the first txid of an epoch that has begun which Spark has not marked as done."""
+    epoch = checkpoint.epoch
+    assert epoch is not None
+    return epoch.txid(checkpoint.finished_batches())
 
 
 def _unfinished(group: BatchGroup, checkpoint: Checkpoint) -> set[int]:

@@ -239,7 +239,9 @@ class PoisonRows:
             received: how many rows the batch had. Where it had them all, it does not matter what has gone since.
         """
         table = self._group.quarantine.table
-        if table.exists() and table.count(poison_rows(self._group.rejected, txid)) > received:
+        # What waited for the watermark came with batches before.
+        own = f"{poison_rows(self._group.rejected, txid)} AND (rule IS NULL OR rule <> '{WAITING}')"
+        if table.exists() and table.count(own) > received:
             self.release(txid)
         else:
             self.forget(txid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,7 @@ from pipelines.graph import events
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.execution.checkpoint.window_files import StateFiles
 
 _BLAMED: Final = "waiting-"
@@ -55,15 +56,27 @@ class WaitingRows:
         self._files = files
         # Asked for by each batch, and written by this process alone while it holds the checkpoint.
         self._released: dict[int, Waiting] | None = None
+        self.still_held: Callable[[], None] | None = None
+        """Raises where this process holds the checkpoint no longer: whoever does may have read the files, and goes by them."""
 
     def blame(self, txid: int, waiting: Waiting | None) -> None:
         """Note by which rows that wait an attempt at a batch has failed; None: by none."""
         self._put(f"{_BLAMED}{txid}", waiting)
 
-    def blamed(self, txid: int, attempt: int, plan: str | None) -> Waiting | None:
-        """Return by which rows that wait an attempt at a batch has failed; None: by none, as far as it is known."""
+    def failed(self, txid: int, attempt: int) -> None:
+        """Note that an attempt at a batch has failed: unless it was blamed itself, no earlier one counts any more."""
         waiting = self._of(f"{_BLAMED}{txid}")
-        return waiting if waiting is not None and (waiting.attempt, waiting.plan) == (attempt, plan) else None
+        if waiting is not None and waiting.attempt != attempt:
+            self.blame(txid, None)
+
+    def blamed(self, txid: int, attempts: range, plan: str | None) -> Waiting | None:
+        """Return by which rows that wait the last attempt has failed that came to an end; None: by none, as far as it is known.
+
+        Args:
+            attempts: in which a process may have died since.
+        """
+        waiting = self._of(f"{_BLAMED}{txid}")
+        return waiting if waiting is not None and waiting.attempt in attempts and waiting.plan == plan else None
 
     def release(self, txid: int, waiting: Waiting | None) -> None:
         """Note which rows were left out with a batch; None: none were, whatever was noted of an earlier plan of it."""
@@ -74,6 +87,20 @@ class WaitingRows:
         released.pop(txid, None)
         if waiting is not None:
             released[txid] = waiting
+
+    def take_back(self, since: int, checkpoint: Checkpoint) -> None:
+        """Let what was left out with batches from a txid on count as the windows' again: Spark has not marked them as done.
+
+        Args:
+            checkpoint: this process holds it.
+        """
+        for txid in self.released_since(since):
+            checkpoint.still_held()
+            self.release(txid, None)
+
+    def released_since(self, txid: int) -> list[int]:
+        """Return the txids from one on with which rows were left out."""
+        return sorted(of for of in self._all_released() if of >= txid)
 
     def left(self, state: str, pending: pa.Table | None, below: int | None = None) -> pa.Table | None:
         """Return what waits in a state without what was left out of it.
@@ -108,6 +135,8 @@ class WaitingRows:
 
     def _put(self, name: str, waiting: Waiting | None) -> None:
         # Of a file that never changes there is none for a moment: the batch is still to be tried, or left out, by then.
+        if self.still_held is not None:
+            self.still_held()
         self._files.remove(name)
         if waiting is not None:
             self._files.write(name, json.dumps(asdict(waiting)).encode())

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pipelines.errors import DefinitionError, NotTextError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
+from pipelines.execution.protocol.failures import comes_of_rows
 from pipelines.graph import events
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.windows.arrays import EMPTY, Arrays, WindowContent, from_ipc, to_ipc
@@ -73,10 +74,15 @@ class WindowStateError(TrideltaError):
 
 
 class WindowFailure(Exception):  # noqa: N818 - it carries the error
-    """The failure of a window, or of an aggregator of a user's in it; `number` is that of the window in its query."""
+    """The failure of a window, or of an aggregator of a user's in it, or of what makes its rows of the window before.
 
-    def __init__(self, error: Exception, number: int) -> None:
-        self.error, self.number = error, number
+    Attributes:
+        number: that of the window in its query.
+        is_between: whether what stands between it and the one before has failed, by the results of that one.
+    """
+
+    def __init__(self, error: Exception, number: int, *, is_between: bool = False) -> None:
+        self.error, self.number, self.is_between = error, number, is_between
         super().__init__(str(error))
 
 
@@ -433,9 +439,12 @@ class WindowFiles:
             assert between is not None
             try:
                 rows = between(number - 1, made[-1])
-            except NotTextError as error:
-                # What waits may have come through the window before, and be no text behind it.
-                raise WindowFailure(error, number) from error
+            except Exception as error:
+                # What waits may have come through the window before, and fail behind it. A disk or a module that is not there
+                # says nothing of it.
+                if isinstance(error, NotTextError) or comes_of_rows(error):
+                    raise WindowFailure(error, number, is_between=True) from error
+                raise
             results, state = self._feed(number, states[number], rows, clock)
             made.append(results)
             after.append(state)
@@ -508,11 +517,14 @@ class WindowFiles:
         head, _ = _opened(self._files, ref)
         return head["signature"] == self._definition.signature.hex(), head.get("version")
 
-    def kept_of(self, ref: StateRef) -> KeptStates:
+    def kept_of(self, ref: StateRef, below: int | None = None) -> KeptStates:
         """Return what the windows keep of a state that this definition or another has left.
 
         Windows of the same operation keep what they hold, the others begin empty at its clock. What waits for the clock has
         been in no window: it goes into the first.
+
+        Args:
+            below: what was left out with batches from this txid on waits, too; None: what was left out does not.
         """
         last = _read(self._files, ref)
         parts = [*(_read(self._files, file) for file in last.below), last]
@@ -532,7 +544,7 @@ class WindowFiles:
         # With fewer windows before it a span ends a little earlier: the one behind it is still to get what ends in between.
         clock = None if last.head["clock"] is None else last.head["clock"] - lost
         states = [replace(state, pending=None, clock=clock) for state in states]
-        pending = self.waiting.left(ref.file, last.tables.get(_part(_PENDING, 0)))
+        pending = self.waiting.left(ref.file, last.tables.get(_part(_PENDING, 0)), below)
         states[0] = replace(states[0], pending=pending)
         return KeptStates(tuple(states), tuple(empty))
 

@@ -128,6 +128,11 @@ def is_of_rows(error: BaseException) -> bool:
     return any(_is_unread(cause, chain[at + 1 :]) or _failed_by_value(cause) for at, cause in enumerate(chain))
 
 
+def comes_of_rows(error: BaseException) -> bool:
+    """Return whether an error is of rows (`is_of_rows`), and neither of a disk, a store nor a module that a worker lacks."""
+    return is_of_rows(error) and lake_fault(error, "", "") is None and missing_module(error, "") is None
+
+
 def _is_of_system(cause: Cause) -> bool:
     if _JAVA_OUTSIDE.fullmatch(cause.type):
         return True

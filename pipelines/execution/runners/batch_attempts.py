@@ -136,7 +136,7 @@ class BatchAttempts:
         record = self._tracker.group().record(txid)
         if self._shared.windows is not None and record is not None:
             batch = Batch(self._scope, txid, record.attempt)
-            self._shared.windows.leave_out_waiting(self._epoch, batch, self._plan(txid), record.reason, seen)
+            self._shared.windows.leave_out_waiting(self._epoch, batch, record, self._plan(txid), seen)
 
     def _take_back_waiting(self, txid: int) -> None:
         """Let what waits in the windows count as theirs again, where it was left out with a batch that comes again."""
@@ -216,6 +216,9 @@ class BatchAttempts:
                 self._tracker.withdraw(batch, reason_of(outside))
             raise outside from error
         seen = self._poison_seen(batch.txid)
+        if self._shared.windows is not None:
+            # Before it is recorded: a process that dies in between has died in the attempt.
+            self._shared.windows.failed(batch)
         outcome = self._tracker.fail(batch, error, in_windows=in_windows)
         reason = reason_of(fault or error)
         logger.warning(

@@ -42,6 +42,8 @@ from pipelines.planner.plan import save_plan
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pipelines.execution.batch.group_sources import Frames
+
 logger = logs.logger(__name__)
 
 KEPT_REPORTS = 10_000
@@ -341,6 +343,7 @@ class StreamRunner:
         kept = not skipped or self._poison.is_kept(self._epoch, txid, self._checkpoint.planned_at(batch_id), plan)
         if skipped and kept and not self._group.sources.has_windows:
             self._attempts.leave_out_waiting(txid, seen)
+            self._on_disk()
             return report
         self._claims.check_planned(batch_id)
         if self._windows:
@@ -354,18 +357,28 @@ class StreamRunner:
         try:
             frames = sources.frames(frame, taken, txid)
             if skipped:
-                if sources.has_windows:
-                    self._attempts.run_windows(txid, frames, seen)
-                if not kept:
-                    # Whoever else has changed quarantine since is seen by the second commit, too.
-                    behind = self._attempts.keep_skipped(txid, frames, seen)
-                    self._attempts.leave_out_waiting(txid, behind)
+                self._leave_out(txid, frames, seen, kept=kept)
             else:
                 report = self._attempts.run(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
         finally:
             if sources.kept:
                 frame.unpersist()
+
+    def _leave_out(self, txid: int, frames: Frames, seen: int, *, kept: bool) -> None:
+        """Leave a skipped batch out, whose rows quarantine still lacks (not `kept`), or the state of its windows."""
+        if self._group.sources.has_windows:
+            self._attempts.run_windows(txid, frames, seen)
+        if not kept:
+            # Whoever else has changed quarantine since is seen by the second commit, too.
+            behind = self._attempts.keep_skipped(txid, frames, seen)
+            self._attempts.leave_out_waiting(txid, behind)
+        self._on_disk()
+
+    def _on_disk(self) -> None:
+        """Have what is left out on the disk, if the lake is durable: behind Spark's mark nobody looks for it again."""
+        if self._durable:
+            self._durable.committed()
 
     @property
     def window_rows(self) -> int | None:
