@@ -296,7 +296,8 @@ def skip(
     else:
         rendering.say(f"Batch {txid} of {group} in {name} is left out. {_goes_on(name, file)}")
         rendering.say(
-            f"Once the cause is corrected, see which of its rows can be replayed: tridelta replay-quarantine {file or name} --dry-run"
+            "Once the cause is corrected, see which of its rows can be replayed: "
+            f"tridelta replay-quarantine {file or name} --dry-run"
         )
 
 
