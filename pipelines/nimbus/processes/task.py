@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -306,15 +308,16 @@ class Task(threading.Thread):
                     if not runner.read_ahead(self._watch_ahead):
                         return
                     with self._application.preparing:
-                        self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
-                    self.ran = True
-                    self._changed(runner)
-                    self.figures.window_rows = runner.window_rows
-                    self.figures.started(self._failures > 0)
-                    self._log("running", None)
-                    self._watch(runner, streaming, checkpoint.spark)
+                        streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+                    with self._in_charge(runner, streaming):
+                        self.ran = True
+                        self._changed(runner)
+                        self.figures.window_rows = runner.window_rows
+                        self.figures.started(self._failures > 0)
+                        self._log("running", None)
+                        self._watch(runner, streaming, checkpoint.spark)
             finally:
-                self._running = self._streaming = self._lineage = None
+                self._running = self._lineage = None
         self.figures.state = DRAINED
         self._log("drained", None)
 
@@ -334,11 +337,34 @@ class Task(threading.Thread):
 
     def _watch_ahead(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait for the end of a query that the own one starts behind; it is drained and stopped as that."""
+        with self._in_charge(runner, streaming):
+            self._watch(runner, streaming, checkpoint)
+
+    @contextmanager
+    def _in_charge(self, runner: StreamRunner, streaming: StreamingQuery) -> Iterator[None]:
+        """Have a query that runs. Where its thread fails it ends first: behind this its checkpoint is anybody's."""
         self._streaming = streaming
         try:
-            self._watch(runner, streaming, checkpoint)
+            yield
+        except BaseException:
+            self._end_query(runner, streaming)
+            raise
         finally:
             self._streaming = None
+
+    def _end_query(self, runner: StreamRunner, streaming: StreamingQuery) -> None:
+        """Drain a query that nobody watches any more, if it has not ended. A stop in mid-batch is one of it, as of any other."""
+        while True:
+            try:
+                if not streaming.isActive:
+                    return
+                self.figures.state = DRAINING
+                runner.drain(streaming)
+                runner.finish(streaming)
+            except Exception as error:
+                # What its thread has failed by is told, and not what comes behind that.
+                logger.warning("query of a task that failed ends", reason=shortened(named(error)))
+                time.sleep(_WATCH_SECONDS)
 
     # --- before it starts -------------------------------------------------------------------------------------------
 
@@ -430,10 +456,11 @@ class Task(threading.Thread):
             self._running, self._forced_at = runner, 0.0
             if not runner.read_ahead(self._watch_ahead):
                 return False
-            self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
-            runner.finish(streaming)
+            streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
+            with self._in_charge(runner, streaming):
+                runner.finish(streaming)
         finally:
-            self._running = self._streaming = None
+            self._running = None
         return self._wanted.is_set() and not runner.stopping.forced.is_set()
 
     def _wait_for_channels(self, checkpoint: Checkpoint) -> None:
@@ -492,7 +519,7 @@ class Task(threading.Thread):
         assert self.lease is not None
         store, leases, lease = self._application.store, self._application.registry.leases, self.lease
         options = StreamOptions(
-            listeners=(self._guard,),
+            listeners=(partial(self._guard, lease),),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
             on_batch=self._came_through,
@@ -502,10 +529,14 @@ class Task(threading.Thread):
         )
         return StreamRunner(group, checkpoint, options)
 
-    def _guard(self, moment: str, state: str, txid: int) -> None:
-        """Check before each commit that the query is still ours: a worker that was frozen finds out here at the latest."""
-        if moment == "committing" and self.lease is not None:
-            self._application.registry.leases.check(self.lease)
+    def _guard(self, lease: Lease, moment: str, state: str, txid: int) -> None:
+        """Check before each commit that the query is still ours: a worker that was frozen finds out here at the latest.
+
+        Args:
+            lease: Under which it has begun, also where the task has given that back.
+        """
+        if moment == "committing":
+            self._application.registry.leases.check(lease)
 
     def _came_through(self, report: BatchReport) -> None:
         self.figures.batch(report)
