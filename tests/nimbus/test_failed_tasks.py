@@ -17,6 +17,7 @@ from pipelines.execution.checkpoint.engine_files import REFUSE, Checkpoint
 from pipelines.execution.runners.stopping import Stopping
 from pipelines.maintenance import repartition
 from pipelines.nimbus.errors import RegistryError, RegistryLeaseLostError
+from pipelines.nimbus.processes.task import Task
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.telemetry.figures import TaskFigures
@@ -216,3 +217,29 @@ def test_a_query_commits_nothing_under_a_lease_that_its_task_has_given_back(task
     task._release()
     with pytest.raises(RegistryLeaseLostError):
         task._guard(lease, "committing", "sums", 1)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_lease_that_cannot_be_taken_is_tried_after_a_pause(
+    task: Failing, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    """The task of a flow that is inactive, or drains, has none yet."""
+    tries, tried = list[float](), threading.Event()
+
+    def take(*_: object) -> None:
+        tries.append(time.monotonic())
+        tried.set()
+        raise SILENT
+
+    registry = SimpleNamespace(tell=task._tell, leases=SimpleNamespace(take=take))
+    task._application = SimpleNamespace(registry=registry, holder="h", lease_seconds=1.0)  # type: ignore[assignment]
+    monkeypatch.setattr(task, "run", lambda: Task.run(task))
+    task.want(wanted=wanted)
+    task.start()
+    assert tried.wait(20)
+    time.sleep(0.5)
+    assert len(tries) == 1
+    task.leave()
+    began = time.monotonic()
+    assert not task.waits(20)
+    assert time.monotonic() - began < 0.9

@@ -573,6 +573,10 @@ class Task(threading.Thread):
         except RegistryError as problem:
             logger.warning("failure not reported", reason=str(problem))
         self.figures.failed(named(error))
+        if self.lease is None:
+            # That is taken for a flow that is inactive or drains, too, and a registry may refuse it at once.
+            self._leaving.wait(pause)
+            return
         until = time.monotonic() + pause
         while time.monotonic() < until and self._wanted.is_set():
             time.sleep(_POLL_SECONDS)
