@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import structlog
 
 from pipelines import logs
 from pipelines.causes import named, shortened
-from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
+from pipelines.errors import DefinitionError, FreshCheckpointError, LockedError, StateSchemaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, lineage_run
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pipelines.execution.report import BatchReport
     from pipelines.execution.runners.admission import Admission
     from pipelines.execution.runners.stream import StreamRunner
+    from pipelines.maintenance.repartition import RepartitionReport
     from pipelines.nimbus.processes.former import FormerVersion
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
@@ -86,6 +87,10 @@ LONGEST_BACK_OFF = 60.0
 _RECOVERED_SECONDS = 120.0
 # Another run of the flow may hold the checkpoint; the task shows that it waits, and tries again after this.
 _LOCK_WAIT_SECONDS = 5.0
+# A compaction holds a flow's checkpoints for minutes at most; behind a backfill, which takes hours, the query runs as it is.
+_REWRITE_WAIT_SECONDS = 600.0
+# So long a start waits for other starts, and for other processes while other starts wait for it, before it looks around.
+_TURN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 # Queries that start together wait for each other's tables for a moment; one that waits for longer shows for which.
 _QUIET_SECONDS = 30.0
@@ -110,6 +115,10 @@ def emptied_reason(query: str) -> str:
 def waiting_reason(query: str, count: int) -> str:
     """Say that events wait in windows that are gone."""
     return f"{count} event(s) wait for the clock in the windows of {query}, which the flow has no more"
+
+
+class UnwantedError(Exception):
+    """A query that was about to start is not to run any more: no failure."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +291,10 @@ class Task(threading.Thread):
 
     def _live(self) -> None:
         """Run the query once, from its start to its end."""
+        with suppress(UnwantedError):
+            self._run_once()
+
+    def _run_once(self) -> None:
         self.figures.state = STARTING
         checkpoint = Checkpoint(self.flow.name, self._lake.checkpoint_path(self.flow.name, self.query.group))
         self._wait_for_channels(checkpoint)
@@ -294,12 +307,12 @@ class Task(threading.Thread):
             if not self._wanted.is_set():
                 # A batch that was stopped there is not begun again.
                 return
-            with self._application.preparing:
+            with self._preparing():
                 group = self._group(checkpoint, wait=self._with_siblings)
             self._wait_for_states(group)
             if not group.ready:
                 return
-            with self._application.preparing:
+            with self._preparing():
                 runner = self._runner(checkpoint, group)
             try:
                 self._running, self._forced_at = runner, 0.0
@@ -307,8 +320,9 @@ class Task(threading.Thread):
                     # Beside other starts: it may have much to read.
                     if not runner.read_ahead(self._watch_ahead):
                         return
-                    with self._application.preparing:
-                        streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+                    streaming = self._start_query(runner, on_fresh)
+                    if streaming is None:
+                        return
                     with self._in_charge(runner, streaming):
                         self.ran = True
                         self._changed(runner)
@@ -320,6 +334,12 @@ class Task(threading.Thread):
                 self._running = self._lineage = None
         self.figures.state = DRAINED
         self._log("drained", None)
+
+    def _start_query(self, runner: StreamRunner, on_fresh: str) -> StreamingQuery | None:
+        """Start it in its turn; None: it was not to run any more when that came."""
+        with suppress(UnwantedError), self._preparing():
+            return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+        return None
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
@@ -379,6 +399,21 @@ class Task(threading.Thread):
         """Return where copies of checkpoints are."""
         return self._lake.root / "copies"
 
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """Keep other starts apart from this one, which may have to wait for them.
+
+        Raises:
+            UnwantedError: It is not to run any more: it need not wait for one that hangs.
+        """
+        while not self._application.preparing.acquire(timeout=_TURN_SECONDS):
+            if not self._wanted.is_set():
+                raise UnwantedError
+        try:
+            yield
+        finally:
+            self._application.preparing.release()
+
     def _made_ready(self, checkpoint: Checkpoint) -> str:
         """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
         from pipelines.execution.checkpoint.changeover import Changeover
@@ -386,7 +421,7 @@ class Task(threading.Thread):
 
         with checkpoint.running(_LOCK_WAIT_SECONDS):
             recover(checkpoint, self._copies)
-        with self._application.preparing:
+        with self._preparing():
             changeover = Changeover(self._lake, self._topology)
             changeover.check()
             on_fresh, emptied = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
@@ -413,12 +448,7 @@ class Task(threading.Thread):
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
-        from pipelines.maintenance.repartition import (
-            RepartitionRefusedError,
-            UnfinishedBatchError,
-            partitions_of,
-            repartition,
-        )
+        from pipelines.maintenance.repartition import RepartitionRefusedError, UnfinishedBatchError, partitions_of
 
         wanted, present = self.query.partitions, partitions_of(checkpoint)
         if wanted is None or wanted == present:
@@ -428,22 +458,53 @@ class Task(threading.Thread):
             return
         self.figures.state = REPARTITIONING
         self._log("repartitioning", f"from {present} to {wanted} partitions")
-        copies = self._copies
         try:
-            with self._application.preparing:
-                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
-        except UnfinishedBatchError:
-            if not self._finish_batch(checkpoint, on_fresh):
-                return
-            with self._application.preparing:
-                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
+            try:
+                report = self._dealt_out(checkpoint, wanted)
+            except UnfinishedBatchError:
+                if not self._finish_batch(checkpoint, on_fresh):
+                    return
+                report = self._dealt_out(checkpoint, wanted)
         except RepartitionRefusedError as error:
-            # It runs as it is: a number that cannot be is no reason to stand still.
+            # It runs as it is: a number that cannot be, or not for hours, is no reason to stand still.
             self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": named(error)})
             logger.error("query not repartitioned", reason=str(error))
             return
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
         self.figures.state = STARTING
+
+    def _dealt_out(self, checkpoint: Checkpoint, partitions: int) -> RepartitionReport:
+        """Deal its state out again; beside a compaction, once that has ended. Other starts do not wait for that.
+
+        Raises:
+            RepartitionRefusedError: It does not end.
+        """
+        from pipelines.maintenance.repartition import RepartitionRefusedError, repartition
+
+        until, before = time.monotonic() + _REWRITE_WAIT_SECONDS, self.figures.last_error
+        while True:
+            try:
+                with self._preparing():
+                    report = repartition(
+                        self._application.spark,
+                        checkpoint,
+                        partitions,
+                        copies=self._copies,
+                        wait_seconds=_TURN_SECONDS,
+                    )
+                self.figures.last_error = before
+                return report
+            except LockedError as error:
+                if time.monotonic() >= until:
+                    problem = f"a backfill or a compaction of the flow has not ended for {_REWRITE_WAIT_SECONDS:g} s"
+                    hint = "its next start tries it again"
+                    raise RepartitionRefusedError(
+                        self.flow.name, self.query.group, partitions, problem, hint
+                    ) from error
+                self.figures.last_error = shortened(named(error))
+            self._unwanted.wait(_LOCK_WAIT_SECONDS)
+            if not self._wanted.is_set():
+                raise UnwantedError
 
     def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> bool:
         """Run the one batch that an earlier life has begun, with the partitions that it was begun with.
@@ -490,7 +551,7 @@ class Task(threading.Thread):
             if group.awaited != awaited:
                 awaited, in_vain = group.awaited, group.waits_in_vain
             time.sleep(_POLL_SECONDS)
-            with self._application.preparing:
+            with self._preparing():
                 group.prepare(wait=not in_vain)
             if time.monotonic() - since > _QUIET_SECONDS:
                 self.figures.last_error = f"waits for the tables of {', '.join(group.awaited)}"
@@ -522,6 +583,8 @@ class Task(threading.Thread):
             listeners=(partial(self._guard, lease),),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
+            # Of the start, for which others wait: it is tried again, beside theirs.
+            start_wait_seconds=_LOCK_WAIT_SECONDS,
             on_batch=self._came_through,
             admission=self._application.admission,
             attempts=lambda own: FencedAttempts(own, store, leases, lease),
