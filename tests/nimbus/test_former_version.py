@@ -231,10 +231,11 @@ class Hangs:
     def __call__(self, query: FormerQuery) -> None:
         self.query = query
         query._running = SimpleNamespace(stopping=SimpleNamespace(forced=self.forced))  # type: ignore[assignment]
+        query._begun = True
         query._streaming = SimpleNamespace(isActive=True, stop=lambda: self.over.wait(30))  # type: ignore[assignment]
         self.begun.set()
         self.over.wait(30)
-        query._running = query._streaming = None
+        query._running, query._streaming, query._begun = None, None, False
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,84 @@ def test_one_that_is_wanted_no_more_does_not_wait_for_a_start_that_hangs(task: S
         ends(task)
     assert not task.ran
     assert not task.checkpoint.is_running()
+
+
+@pytest.mark.parametrize("where", ["_made_ready", "_group", "start"])
+def test_a_start_that_hangs_counts_as_one_that_does_not_stop(
+    task: Starting, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    hangs, over = threading.Event(), threading.Event()
+    owner = task.runner if where == "start" else task
+    goes_on = getattr(owner, where)
+
+    def hang(*given: object, **named: object) -> object:
+        hangs.set()
+        assert over.wait(20)
+        return goes_on(*given, **named)
+
+    monkeypatch.setattr(owner, where, hang)
+    task.start()
+    assert hangs.wait(20)
+    assert task.stopping_seconds == 0
+    task.leave()
+    task.force()
+    time.sleep(0.05)
+    assert task.stopping_seconds >= 0.05
+    over.set()
+    ends(task)
+    assert task.stopping_seconds == 0
+    assert task.streaming.isActive is (where != "start")
+
+
+def test_a_repartition_has_ten_minutes_more(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, over, now = threading.Event(), threading.Event(), time.monotonic()
+
+    def hang(*_: object, **__: object) -> object:
+        hangs.set()
+        assert over.wait(20)
+        return SimpleNamespace(to_json=dict)
+
+    monkeypatch.setattr(repartition, "repartition", hang)
+    task.start()
+    assert hangs.wait(20)
+    task.leave()
+    task.force()
+    time.sleep(0.05)
+    assert task.stopping_seconds == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now + 680)
+        assert 60 < task.stopping_seconds < 81
+    over.set()
+    ends(task)
+
+
+def test_one_that_stands_still_is_not_stuck_when_it_is_told_to_stop(task: Starting) -> None:
+    task.force()
+    time.sleep(0.05)
+    assert task.stopping_seconds == 0
+    task.start()
+    runs(task)
+    assert task.stopping_seconds == 0
+    ends(task)
+
+
+def test_a_stop_that_was_meant_for_the_query_before_ends_the_start_alone(task: Starting) -> None:
+    """It comes between two looks of a task that is wanted: none but its next start would end it."""
+    with task._application.preparing:
+        task.start()
+        assert task.waits(0.3)
+        task.force()
+        assert not task.waits(20)
+    assert task.failure is None
+    assert not task.ran
+    again = threading.Thread(target=task._live, daemon=True)
+    again.start()
+    runs(task)
+    task.leave()
+    again.join(20)
+    assert not again.is_alive()
 
 
 def test_others_start_while_it_waits_for_a_compaction_before_its_partitions_change(

@@ -89,6 +89,8 @@ _RECOVERED_SECONDS = 120.0
 _LOCK_WAIT_SECONDS = 5.0
 # A compaction holds a flow's checkpoints for minutes at most; behind a backfill, which takes hours, the query runs as it is.
 _REWRITE_WAIT_SECONDS = 600.0
+# It copies and reads a whole state, and is begun from the start where it is cut off: who has to stop there need not hang.
+_REPARTITION_SECONDS = 600.0
 # So long a start waits for other starts, and for other processes while other starts wait for it, before it looks around.
 _TURN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
@@ -170,7 +172,10 @@ class Task(threading.Thread):
         self._streaming: StreamingQuery | None = None
         self._running: StreamRunner | None = None
         self._stopping: threading.Thread | None = None
-        self._forced_at = 0.0
+        self._begun, self._forced_at = False, 0.0
+        """Whether its query is about to start, or runs; and since when that is to stop in mid-batch (0: it is not)."""
+        self._allowed = 0.0
+        """So many seconds more it may take to stop there."""
         self._lineage: LineageRun | None = None
         self.lost: RegistryLeaseLostError | None = None
         self.ran = False
@@ -203,19 +208,20 @@ class Task(threading.Thread):
         return self._leaving.is_set()
 
     def force(self) -> None:
-        """Stop in the middle of a batch: the time to drain is over. What is not committed comes again.
+        """Stop in the middle of a batch, or of a start: the time to drain is over. What is not committed comes again.
 
         Returns at once: where a batch hangs outside Spark, Spark's stop waits for it.
         """
         if self.ahead is not None:
             self.ahead.force()
+        if self._begun:
+            self._forced_at = self._forced_at or time.monotonic()
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
             running.stopping.forced.set()
         if streaming is None or (self._stopping is not None and self._stopping.is_alive()):
             return
-        self._forced_at = self._forced_at or time.monotonic()
         self._stopping = threading.Thread(
             target=self._stop_query, args=(streaming,), name=f"{self.name} stops", daemon=True
         )
@@ -223,10 +229,11 @@ class Task(threading.Thread):
 
     @property
     def stopping_seconds(self) -> float:
-        """Return for how long its query has been asked to stop in mid-batch; 0: it was not, or it has ended."""
+        """Return for how long its query has been asked to stop in mid-batch, or its start; 0: it was not, or it has ended."""
         if self.ahead is not None and self.ahead.reads:
             return self.ahead.stopping_seconds
-        return time.monotonic() - self._forced_at if self._streaming is not None and self._forced_at else 0.0
+        since = self._forced_at
+        return max(0.0, time.monotonic() - since - self._allowed) if self._begun and since else 0.0
 
     def _stop_query(self, streaming: StreamingQuery) -> None:
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
@@ -291,20 +298,30 @@ class Task(threading.Thread):
 
     def _live(self) -> None:
         """Run the query once, from its start to its end."""
-        with suppress(UnwantedError):
-            self._run_once()
+        self._forced_at = 0.0
+        self._begun = True
+        try:
+            with suppress(UnwantedError):
+                self._run_once()
+        finally:
+            self._begun = False
+
+    @property
+    def _goes_on(self) -> bool:
+        """Return whether its query is to start, or to run on."""
+        return self._wanted.is_set() and not self._forced_at
 
     def _run_once(self) -> None:
         self.figures.state = STARTING
         checkpoint = Checkpoint(self.flow.name, self._lake.checkpoint_path(self.flow.name, self.query.group))
         self._wait_for_channels(checkpoint)
-        if not self._wanted.is_set():
+        if not self._goes_on:
             return
         on_fresh = self._made_ready(checkpoint)
         with checkpoint.running(_LOCK_WAIT_SECONDS):
             self.figures.stands_at(checkpoint)
             self._repartition(checkpoint, on_fresh)
-            if not self._wanted.is_set():
+            if not self._goes_on:
                 # A batch that was stopped there is not begun again.
                 return
             with self._preparing():
@@ -315,10 +332,10 @@ class Task(threading.Thread):
             with self._preparing():
                 runner = self._runner(checkpoint, group)
             try:
-                self._running, self._forced_at = runner, 0.0
+                self._running = runner
                 with lineage_run(group, STREAMING) as self._lineage:
                     # Beside other starts: it may have much to read.
-                    if not runner.read_ahead(self._watch_ahead):
+                    if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                         return
                     streaming = self._start_query(runner, on_fresh)
                     if streaming is None:
@@ -344,7 +361,7 @@ class Task(threading.Thread):
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
         since = time.monotonic()
-        while self._wanted.is_set() and self.lost is None and runner.error is None and streaming.isActive:
+        while self._goes_on and self.lost is None and runner.error is None and streaming.isActive:
             self.figures.look(streaming, checkpoint)
             if self._failures and time.monotonic() - since > _RECOVERED_SECONDS:
                 self._failures = 0
@@ -406,13 +423,15 @@ class Task(threading.Thread):
         Raises:
             UnwantedError: It is not to run any more: it need not wait for one that hangs.
         """
-        while not self._application.preparing.acquire(timeout=_TURN_SECONDS):
-            if not self._wanted.is_set():
-                raise UnwantedError
+        preparing, held = self._application.preparing, False
+        while self._goes_on and not held:
+            held = preparing.acquire(timeout=_TURN_SECONDS)
+        if not held:
+            raise UnwantedError
         try:
             yield
         finally:
-            self._application.preparing.release()
+            preparing.release()
 
     def _made_ready(self, checkpoint: Checkpoint) -> str:
         """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
@@ -485,13 +504,9 @@ class Task(threading.Thread):
         while True:
             try:
                 with self._preparing():
-                    report = repartition(
-                        self._application.spark,
-                        checkpoint,
-                        partitions,
-                        copies=self._copies,
-                        wait_seconds=_TURN_SECONDS,
-                    )
+                    self._allowed = _REPARTITION_SECONDS
+                    spark, copies = self._application.spark, self._copies
+                    report = repartition(spark, checkpoint, partitions, copies=copies, wait_seconds=_TURN_SECONDS)
                 self.figures.last_error = before
                 return report
             except LockedError as error:
@@ -502,8 +517,10 @@ class Task(threading.Thread):
                         self.flow.name, self.query.group, partitions, problem, hint
                     ) from error
                 self.figures.last_error = shortened(named(error))
+            finally:
+                self._allowed = 0.0
             self._unwanted.wait(_LOCK_WAIT_SECONDS)
-            if not self._wanted.is_set():
+            if not self._goes_on:
                 raise UnwantedError
 
     def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> bool:
@@ -514,15 +531,15 @@ class Task(threading.Thread):
         """
         runner = self._runner(checkpoint, self._group(checkpoint))
         try:
-            self._running, self._forced_at = runner, 0.0
-            if not runner.read_ahead(self._watch_ahead):
+            self._running = runner
+            if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                 return False
             streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
             with self._in_charge(runner, streaming):
                 runner.finish(streaming)
         finally:
             self._running = None
-        return self._wanted.is_set() and not runner.stopping.forced.is_set()
+        return self._goes_on and not runner.stopping.forced.is_set()
 
     def _wait_for_channels(self, checkpoint: Checkpoint) -> None:
         """Wait for the channels that the query reads: other queries make them when they start for the first time.
@@ -535,7 +552,7 @@ class Task(threading.Thread):
         tables = [self._lake.channel_path(name) for spout in reads for name in spout.reads]
         restarts = self._on_fresh(REFUSE) == RESET and checkpoint.epoch is None
         writers = [Checkpoint(self.flow.name, checkpoint.folder.parent / group) for group in self.query.inputs]
-        while self._wanted.is_set() and not (
+        while self._goes_on and not (
             all(map(has_log, tables)) and (not restarts or all(writer.epoch for writer in writers))
         ):
             time.sleep(_POLL_SECONDS)
@@ -547,7 +564,7 @@ class Task(threading.Thread):
         """
         since, before = time.monotonic(), self.figures.last_error
         awaited, in_vain = tuple[str, ...](), False
-        while self._wanted.is_set() and not group.ready:
+        while self._goes_on and not group.ready:
             if group.awaited != awaited:
                 awaited, in_vain = group.awaited, group.waits_in_vain
             time.sleep(_POLL_SECONDS)
