@@ -220,6 +220,7 @@ def repartition(
     *,
     copies: Place,
     progress: Callable[[str], None] | None = None,
+    wait_seconds: float = _WAIT_SECONDS,
 ) -> RepartitionReport:
     """Give a query another number of partitions.
 
@@ -229,6 +230,7 @@ def repartition(
         partitions: how many; of a query with windows at most as many as windows have buckets.
         copies: the folder of copies; this one is `<copies>/<flow>/<group>/<time>`, and stays there.
         progress: called with the name of each phase that begins.
+        wait_seconds: how long to wait for a compaction or a backfill that holds the flow.
 
     Returns:
         The report. An error or a difference on the way is in it: `rolled_back` and `reason`.
@@ -237,7 +239,7 @@ def repartition(
         RepartitionRefusedError: the number cannot be; nothing was changed.
         UnfinishedBatchError: a batch was begun and is not finished; nothing was changed.
         CopyError: the checkpoint is half-made and its copy is damaged; the query must not start.
-        LockedError: a compaction holds the flow for too long.
+        LockedError: a compaction or a backfill holds the flow for too long; nothing was changed.
         LeaseLostError: another process may run the query; the checkpoint is its own.
     """
     _check_held(checkpoint)
@@ -250,7 +252,7 @@ def repartition(
     begun = _begun(checkpoint)
     if begun is not None:
         raise UnfinishedBatchError(checkpoint.flow, checkpoint.folder.name, partitions, begun)
-    with checkpoint.rewriting(_WAIT_SECONDS):
+    with checkpoint.rewriting(wait_seconds):
         return work.run()
 
 

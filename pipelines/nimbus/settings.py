@@ -40,7 +40,8 @@ class NimbusSettings:
         home: The folder of their files; `<TRIDELTA_HOME>/nimbus` by default.
         ports: The slots that a supervisor of this host offers, by the original's numbers. Nothing listens on them.
         task_timeout_seconds: A task that has not beaten for so long is placed again.
-        task_launch_seconds: So long a task may take to its first beat: a Spark application starts first.
+        task_launch_seconds: So long a task may take to its first beat: a Spark application starts first. Ten times that, and
+            600 s at least, a worker may be at one thing, such as the load of a flow, before it counts as one that hangs.
         supervisor_timeout_seconds: A supervisor that has not beaten for so long is dead.
         monitor_seconds: How often the leader looks for dead tasks.
         beat_seconds: How often workers and supervisors beat.

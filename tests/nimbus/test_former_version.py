@@ -149,7 +149,8 @@ def test_it_reads_under_leases_that_are_renewed_and_the_new_tasks_beat(worker: W
         beat = worker.process._places.beats(flow)[1]
         beaten.append((beat.beat_at > begun + LEASE, beat.figures["version"]))
         names.append(held(worker, "f/s", "f/s__1"))
-        query._guard("committing", "sums", 1)
+        assert query.lease is not None
+        query._guard(query.lease, "committing", "sums", 1)
 
     worker.reads = reads
     worker.change()
@@ -169,7 +170,7 @@ def test_a_query_that_has_lost_its_lease_commits_nothing(worker: Worker) -> None
         worker.process._former.clear()
         worker.leases.release(query.lease)
         with pytest.raises(RegistryLeaseLostError) as lost:
-            query._guard("committing", "sums", 1)
+            query._guard(query.lease, "committing", "sums", 1)
         found.append(query.query.group)
         raise lost.value
 
@@ -230,10 +231,11 @@ class Hangs:
     def __call__(self, query: FormerQuery) -> None:
         self.query = query
         query._running = SimpleNamespace(stopping=SimpleNamespace(forced=self.forced))  # type: ignore[assignment]
+        query._begun = True
         query._streaming = SimpleNamespace(isActive=True, stop=lambda: self.over.wait(30))  # type: ignore[assignment]
         self.begun.set()
         self.over.wait(30)
-        query._running = query._streaming = None
+        query._running, query._streaming, query._begun = None, None, False
 
 
 @pytest.fixture

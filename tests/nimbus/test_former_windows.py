@@ -61,7 +61,7 @@ class Deployed:
         task = Task(application, flow, deployed.queries_of(flow)[0], deployed.load(flow, self._root))
         task.lease, task._trigger = SimpleNamespace(), None  # type: ignore[assignment]
         task.query = SimpleNamespace(group="s", partitions=None, inputs=())  # type: ignore[assignment]
-        task._guard = lambda moment, state, txid: self.guard(state) if moment == "committing" else None  # type: ignore[method-assign]
+        task._guard = lambda lease, moment, state, txid: self.guard(state) if moment == "committing" else None  # type: ignore[method-assign]
         task.want(wanted=True)
         return task
 

@@ -36,6 +36,7 @@ class Stuck(Reader):
     def __init__(self, root: Path) -> None:
         super().__init__(root, REFUSE)
         self.told, self.stops, self.over = list[str](), threading.Event(), threading.Event()
+        self._begun = True
         self._running: Any = SimpleNamespace(stopping=Stopping())
         self._streaming: Any = SimpleNamespace(isActive=True, stop=self._hang)
 
@@ -86,7 +87,7 @@ def test_a_query_that_has_ended_is_stopped_no_more(registry: Registry, worker: W
     _, flows = beside(registry, worker, stuck)
     worker._follow(flows)
     assert stuck.stopping_seconds > 0
-    stuck._streaming = None
+    stuck._begun = False
     assert stuck.stopping_seconds == 0
 
 
@@ -200,6 +201,18 @@ def test_a_worker_restarts_for_a_query_that_cannot_be_stopped(
     assert rounds.ended == ([STUCK] if drains else [])
     rounds.look(2 * STOP_SECONDS + 4)
     rounds.look(2 * STOP_SECONDS + 10)
+    assert rounds.ended == [STUCK]
+
+
+def test_a_worker_restarts_for_a_start_that_hangs(rounds: Rounds, stuck: Stuck) -> None:
+    """Before there is a query: in a store that does not answer."""
+    stuck._running = stuck._streaming = None
+    rounds.look(0)
+    rounds.look(STOP_SECONDS - 5)
+    assert not rounds.worker.ending.is_set()
+    rounds.look(STOP_SECONDS + 1)
+    assert rounds.neighbour.told[-1] == "leave"
+    rounds.look(STOP_SECONDS + 2)
     assert rounds.ended == [STUCK]
 
 

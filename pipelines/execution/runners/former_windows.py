@@ -76,7 +76,7 @@ def read_to_the_end(
         return False
     if channel_is_empty(group):
         return True
-    with reader.running(options.lock_wait_seconds):
+    with reader.running(options.start_wait):
         recover(reader)
         return ran(reader, pending_only=False)
 

@@ -56,6 +56,7 @@ class StreamOptions:
 
     Attributes:
         lock_wait_seconds: how long to wait for another process that holds the checkpoint.
+        start_wait_seconds: how long the start waits for one, where others wait for the start; None: as long as a batch does.
         attempts: makes of the checkpoint's own attempts where they are kept; None: there alone.
         admission: of the application's batches; None: each begins when Spark says so.
         changed_windows: whether someone says that windows were changed on purpose: those of other operations begin empty.
@@ -66,6 +67,7 @@ class StreamOptions:
     listeners: tuple[Listener, ...] = ()
     max_attempts: int = 3
     lock_wait_seconds: float = 30.0
+    start_wait_seconds: float | None = None
     on_batch: Callable[[BatchReport], None] | None = None
     hooks: tuple[Hook, ...] = ()
     attempts: Callable[[AttemptStore], AttemptStore] | None = None
@@ -73,20 +75,25 @@ class StreamOptions:
     changed_windows: bool = False
     version: str | None = None
 
+    @property
+    def start_wait(self) -> float:
+        """How long the start waits for another process."""
+        return self.lock_wait_seconds if self.start_wait_seconds is None else self.start_wait_seconds
+
 
 class StreamRunner:
     """Runs one batch group of a flow as a stream."""
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
         self._group, self._checkpoint, self._options = group, checkpoint, options
-        self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
+        self._wait, self._start_wait, self._on_batch = options.lock_wait_seconds, options.start_wait, options.on_batch
         self._poison = PoisonRows(group)
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
         self._durable: DurableBatches | None = None
         self._windows = DriverWindows(group, checkpoint.folder, options.version) if group.windows else None
-        self._epochs = Epochs(group, checkpoint, self._windows, options.attempts, options.lock_wait_seconds)
+        self._epochs = Epochs(group, checkpoint, self._windows, options.attempts, options.start_wait)
         self.emptied_windows: tuple[str, ...] = ()
         """The windows that began empty with the start, for their operation was changed."""
         self.events_wait = 0
@@ -116,7 +123,7 @@ class StreamRunner:
         """
         self.read_ahead(lambda runner, query, _: runner.finish(query))
         if self._windows:
-            self._windows.take_over(self._checkpoint, self._wait, self._belonging.check)
+            self._windows.take_over(self._checkpoint, self._start_wait, self._belonging.check)
         self._change_windows(partial(self._epochs.check, on_fresh))
         check_place(self._group, self._checkpoint)
         self._epoch = self._epochs.open(on_fresh)
@@ -164,12 +171,12 @@ class StreamRunner:
         options, where = self._options, {"flow": self._group.topology.name, "group": self._group.name}
         if self._windows:
             self.emptied_windows = self._windows.change(
-                self._checkpoint, self._wait, check, on_purpose=options.changed_windows
+                self._checkpoint, self._start_wait, check, on_purpose=options.changed_windows
             )
             if self.emptied_windows:
                 logger.warning("windows begin empty", windows=list(self.emptied_windows), **where)
         elif options.changed_windows or options.version is not None:
-            self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
+            self.events_wait = end_windows(self._group, self._checkpoint, self._start_wait, check)
 
     def _check_fields(self) -> None:
         taken, held = {**self._group.sources.prelude.taken}, self._checkpoint.has_state

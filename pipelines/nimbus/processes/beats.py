@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pipelines import logs
 from pipelines.nimbus.errors import NotAliveError, RegistryError, RegistryLeaseLostError
 from pipelines.nimbus.processes.former import FormerVersion
-from pipelines.nimbus.processes.life import LEASE_LOST, Life
+from pipelines.nimbus.processes.life import LEASE_LOST, STUCK, Life
 from pipelines.nimbus.processes.task import Key, Task
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.placements import Beat, Places
@@ -19,6 +19,9 @@ logger = logs.logger(__name__)
 
 # A beat takes about a millisecond.
 _BEATS_TOGETHER = 20
+
+# So long, and so many times the time of a launch, the worker may be at one thing: it may load a flow that takes long.
+_PATIENT_SECONDS, _PATIENT_LAUNCHES = 600.0, 10
 
 
 class Beats:
@@ -40,6 +43,9 @@ class Beats:
         self._leases, self._places, self._settings, self._slot = leases, places, settings, slot
         self._end_now, self.ended = end_now, threading.Event()
         self._renewed_at, self._memory = 0.0, (0.0, 0)
+        self._patience = max(_PATIENT_SECONDS, _PATIENT_LAUNCHES * settings.task_launch_seconds)
+        self._at: tuple[float, str] | None = None
+        """Since when the worker is at what; None: it is not watched yet, for its Spark starts."""
 
     def take_slot(self, holder: str) -> None:
         """Take the lease of the slot.
@@ -59,6 +65,10 @@ class Beats:
         self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
         self._thread.start()
 
+    def goes_on(self, at: str) -> None:
+        """Note that the worker goes on, with what. One that does not has beats, and follows nothing that its flows are told."""
+        self._at = time.monotonic(), at
+
     def end(self) -> None:
         """Beat no more, and give the slot back."""
         self.ended.set()
@@ -73,6 +83,17 @@ class Beats:
         while not self.ended.wait(self._settings.beat_seconds):
             life.touch()
             self._beat()
+            self._end_if_it_hangs()
+
+    def _end_if_it_hangs(self) -> None:
+        """End a process whose rounds have stopped, in which no thread can go on with them: another one may."""
+        if self._at is None or self.ended.is_set():
+            return
+        since, at = self._at
+        seconds = time.monotonic() - since
+        if seconds > self._patience:
+            more = f"what takes longer needs more than {self._patience / _PATIENT_LAUNCHES:g} s as TASK_LAUNCH_SECONDS"
+            self._end_now(STUCK, f"it has been at {at} for {seconds:.0f} s ({more})")
 
     def _beat(self) -> None:
         try:

@@ -23,7 +23,7 @@ SUPERVISOR, STANDBY = "supervisor", "standby"
 STARTING = ".starting"
 """Behind a slot's port: of a process that has not got up yet, and so does not have it."""
 LEASE_LOST, SPARK_GONE, STUCK = 3, 4, 5
-"""Exit codes: the worker had to end at once; its JVM has died; a query does not stop."""
+"""Exit codes: the worker had to end at once; its JVM has died; a query does not stop, or its own rounds."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ import structlog
 
 from pipelines import logs
 from pipelines.causes import named, shortened
-from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
+from pipelines.errors import DefinitionError, FreshCheckpointError, LockedError, StateSchemaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, lineage_run
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pipelines.execution.report import BatchReport
     from pipelines.execution.runners.admission import Admission
     from pipelines.execution.runners.stream import StreamRunner
+    from pipelines.maintenance.repartition import RepartitionReport
     from pipelines.nimbus.processes.former import FormerVersion
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
@@ -84,6 +87,12 @@ LONGEST_BACK_OFF = 60.0
 _RECOVERED_SECONDS = 120.0
 # Another run of the flow may hold the checkpoint; the task shows that it waits, and tries again after this.
 _LOCK_WAIT_SECONDS = 5.0
+# A compaction holds a flow's checkpoints for minutes at most; behind a backfill, which takes hours, the query runs as it is.
+_REWRITE_WAIT_SECONDS = 600.0
+# It copies and reads a whole state, and is begun from the start where it is cut off: who has to stop there need not hang.
+_REPARTITION_SECONDS = 600.0
+# So long a start waits for other starts, and for other processes while other starts wait for it, before it looks around.
+_TURN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 # Queries that start together wait for each other's tables for a moment; one that waits for longer shows for which.
 _QUIET_SECONDS = 30.0
@@ -108,6 +117,10 @@ def emptied_reason(query: str) -> str:
 def waiting_reason(query: str, count: int) -> str:
     """Say that events wait in windows that are gone."""
     return f"{count} event(s) wait for the clock in the windows of {query}, which the flow has no more"
+
+
+class UnwantedError(Exception):
+    """A query that was about to start is not to run any more: no failure."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +172,10 @@ class Task(threading.Thread):
         self._streaming: StreamingQuery | None = None
         self._running: StreamRunner | None = None
         self._stopping: threading.Thread | None = None
-        self._forced_at = 0.0
+        self._begun, self._forced_at = False, 0.0
+        """Whether its query is about to start, or runs; and since when that is to stop in mid-batch (0: it is not)."""
+        self._allowed = 0.0
+        """So many seconds more it may take to stop there."""
         self._lineage: LineageRun | None = None
         self.lost: RegistryLeaseLostError | None = None
         self.ran = False
@@ -192,19 +208,20 @@ class Task(threading.Thread):
         return self._leaving.is_set()
 
     def force(self) -> None:
-        """Stop in the middle of a batch: the time to drain is over. What is not committed comes again.
+        """Stop in the middle of a batch, or of a start: the time to drain is over. What is not committed comes again.
 
         Returns at once: where a batch hangs outside Spark, Spark's stop waits for it.
         """
         if self.ahead is not None:
             self.ahead.force()
+        if self._begun:
+            self._forced_at = self._forced_at or time.monotonic()
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
             running.stopping.forced.set()
         if streaming is None or (self._stopping is not None and self._stopping.is_alive()):
             return
-        self._forced_at = self._forced_at or time.monotonic()
         self._stopping = threading.Thread(
             target=self._stop_query, args=(streaming,), name=f"{self.name} stops", daemon=True
         )
@@ -212,10 +229,11 @@ class Task(threading.Thread):
 
     @property
     def stopping_seconds(self) -> float:
-        """Return for how long its query has been asked to stop in mid-batch; 0: it was not, or it has ended."""
+        """Return for how long its query has been asked to stop in mid-batch, or its start; 0: it was not, or it has ended."""
         if self.ahead is not None and self.ahead.reads:
             return self.ahead.stopping_seconds
-        return time.monotonic() - self._forced_at if self._streaming is not None and self._forced_at else 0.0
+        since = self._forced_at
+        return max(0.0, time.monotonic() - since - self._allowed) if self._begun and since else 0.0
 
     def _stop_query(self, streaming: StreamingQuery) -> None:
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
@@ -280,48 +298,70 @@ class Task(threading.Thread):
 
     def _live(self) -> None:
         """Run the query once, from its start to its end."""
+        self._forced_at = 0.0
+        self._begun = True
+        try:
+            with suppress(UnwantedError):
+                self._run_once()
+        finally:
+            self._begun = False
+
+    @property
+    def _goes_on(self) -> bool:
+        """Return whether its query is to start, or to run on."""
+        return self._wanted.is_set() and not self._forced_at
+
+    def _run_once(self) -> None:
         self.figures.state = STARTING
         checkpoint = Checkpoint(self.flow.name, self._lake.checkpoint_path(self.flow.name, self.query.group))
         self._wait_for_channels(checkpoint)
-        if not self._wanted.is_set():
+        if not self._goes_on:
             return
         on_fresh = self._made_ready(checkpoint)
         with checkpoint.running(_LOCK_WAIT_SECONDS):
             self.figures.stands_at(checkpoint)
             self._repartition(checkpoint, on_fresh)
-            if not self._wanted.is_set():
+            if not self._goes_on:
                 # A batch that was stopped there is not begun again.
                 return
-            with self._application.preparing:
+            with self._preparing():
                 group = self._group(checkpoint, wait=self._with_siblings)
             self._wait_for_states(group)
             if not group.ready:
                 return
-            with self._application.preparing:
+            with self._preparing():
                 runner = self._runner(checkpoint, group)
             try:
-                self._running, self._forced_at = runner, 0.0
+                self._running = runner
                 with lineage_run(group, STREAMING) as self._lineage:
                     # Beside other starts: it may have much to read.
-                    if not runner.read_ahead(self._watch_ahead):
+                    if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                         return
-                    with self._application.preparing:
-                        self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
-                    self.ran = True
-                    self._changed(runner)
-                    self.figures.window_rows = runner.window_rows
-                    self.figures.started(self._failures > 0)
-                    self._log("running", None)
-                    self._watch(runner, streaming, checkpoint.spark)
+                    streaming = self._start_query(runner, on_fresh)
+                    if streaming is None:
+                        return
+                    with self._in_charge(runner, streaming):
+                        self.ran = True
+                        self._changed(runner)
+                        self.figures.window_rows = runner.window_rows
+                        self.figures.started(self._failures > 0)
+                        self._log("running", None)
+                        self._watch(runner, streaming, checkpoint.spark)
             finally:
-                self._running = self._streaming = self._lineage = None
+                self._running = self._lineage = None
         self.figures.state = DRAINED
         self._log("drained", None)
+
+    def _start_query(self, runner: StreamRunner, on_fresh: str) -> StreamingQuery | None:
+        """Start it in its turn; None: it was not to run any more when that came."""
+        with suppress(UnwantedError), self._preparing():
+            return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+        return None
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
         since = time.monotonic()
-        while self._wanted.is_set() and self.lost is None and runner.error is None and streaming.isActive:
+        while self._goes_on and self.lost is None and runner.error is None and streaming.isActive:
             self.figures.look(streaming, checkpoint)
             if self._failures and time.monotonic() - since > _RECOVERED_SECONDS:
                 self._failures = 0
@@ -334,11 +374,34 @@ class Task(threading.Thread):
 
     def _watch_ahead(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait for the end of a query that the own one starts behind; it is drained and stopped as that."""
+        with self._in_charge(runner, streaming):
+            self._watch(runner, streaming, checkpoint)
+
+    @contextmanager
+    def _in_charge(self, runner: StreamRunner, streaming: StreamingQuery) -> Iterator[None]:
+        """Have a query that runs. Where its thread fails it ends first: behind this its checkpoint is anybody's."""
         self._streaming = streaming
         try:
-            self._watch(runner, streaming, checkpoint)
+            yield
+        except BaseException:
+            self._end_query(runner, streaming)
+            raise
         finally:
             self._streaming = None
+
+    def _end_query(self, runner: StreamRunner, streaming: StreamingQuery) -> None:
+        """Drain a query that nobody watches any more, if it has not ended. A stop in mid-batch is one of it, as of any other."""
+        while True:
+            try:
+                if not streaming.isActive:
+                    return
+                self.figures.state = DRAINING
+                runner.drain(streaming)
+                runner.finish(streaming)
+            except Exception as error:
+                # What its thread has failed by is told, and not what comes behind that.
+                logger.warning("query of a task that failed ends", reason=shortened(named(error)))
+                time.sleep(_WATCH_SECONDS)
 
     # --- before it starts -------------------------------------------------------------------------------------------
 
@@ -353,6 +416,23 @@ class Task(threading.Thread):
         """Return where copies of checkpoints are."""
         return self._lake.root / "copies"
 
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """Keep other starts apart from this one, which may have to wait for them.
+
+        Raises:
+            UnwantedError: It is not to run any more: it need not wait for one that hangs.
+        """
+        preparing, held = self._application.preparing, False
+        while self._goes_on and not held:
+            held = preparing.acquire(timeout=_TURN_SECONDS)
+        if not held:
+            raise UnwantedError
+        try:
+            yield
+        finally:
+            preparing.release()
+
     def _made_ready(self, checkpoint: Checkpoint) -> str:
         """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
         from pipelines.execution.checkpoint.changeover import Changeover
@@ -360,7 +440,7 @@ class Task(threading.Thread):
 
         with checkpoint.running(_LOCK_WAIT_SECONDS):
             recover(checkpoint, self._copies)
-        with self._application.preparing:
+        with self._preparing():
             changeover = Changeover(self._lake, self._topology)
             changeover.check()
             on_fresh, emptied = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
@@ -387,12 +467,7 @@ class Task(threading.Thread):
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
-        from pipelines.maintenance.repartition import (
-            RepartitionRefusedError,
-            UnfinishedBatchError,
-            partitions_of,
-            repartition,
-        )
+        from pipelines.maintenance.repartition import RepartitionRefusedError, UnfinishedBatchError, partitions_of
 
         wanted, present = self.query.partitions, partitions_of(checkpoint)
         if wanted is None or wanted == present:
@@ -402,22 +477,51 @@ class Task(threading.Thread):
             return
         self.figures.state = REPARTITIONING
         self._log("repartitioning", f"from {present} to {wanted} partitions")
-        copies = self._copies
         try:
-            with self._application.preparing:
-                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
-        except UnfinishedBatchError:
-            if not self._finish_batch(checkpoint, on_fresh):
-                return
-            with self._application.preparing:
-                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
+            try:
+                report = self._dealt_out(checkpoint, wanted)
+            except UnfinishedBatchError:
+                if not self._finish_batch(checkpoint, on_fresh):
+                    return
+                report = self._dealt_out(checkpoint, wanted)
         except RepartitionRefusedError as error:
-            # It runs as it is: a number that cannot be is no reason to stand still.
+            # It runs as it is: a number that cannot be, or not for hours, is no reason to stand still.
             self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": named(error)})
             logger.error("query not repartitioned", reason=str(error))
             return
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
         self.figures.state = STARTING
+
+    def _dealt_out(self, checkpoint: Checkpoint, partitions: int) -> RepartitionReport:
+        """Deal its state out again; beside a compaction, once that has ended. Other starts do not wait for that.
+
+        Raises:
+            RepartitionRefusedError: It does not end.
+        """
+        from pipelines.maintenance.repartition import RepartitionRefusedError, repartition
+
+        until, before = time.monotonic() + _REWRITE_WAIT_SECONDS, self.figures.last_error
+        while True:
+            try:
+                with self._preparing():
+                    self._allowed = _REPARTITION_SECONDS
+                    spark, copies = self._application.spark, self._copies
+                    report = repartition(spark, checkpoint, partitions, copies=copies, wait_seconds=_TURN_SECONDS)
+                self.figures.last_error = before
+                return report
+            except LockedError as error:
+                if time.monotonic() >= until:
+                    problem = f"a backfill or a compaction of the flow has not ended for {_REWRITE_WAIT_SECONDS:g} s"
+                    hint = "its next start tries it again"
+                    raise RepartitionRefusedError(
+                        self.flow.name, self.query.group, partitions, problem, hint
+                    ) from error
+                self.figures.last_error = shortened(named(error))
+            finally:
+                self._allowed = 0.0
+            self._unwanted.wait(_LOCK_WAIT_SECONDS)
+            if not self._goes_on:
+                raise UnwantedError
 
     def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> bool:
         """Run the one batch that an earlier life has begun, with the partitions that it was begun with.
@@ -427,14 +531,15 @@ class Task(threading.Thread):
         """
         runner = self._runner(checkpoint, self._group(checkpoint))
         try:
-            self._running, self._forced_at = runner, 0.0
-            if not runner.read_ahead(self._watch_ahead):
+            self._running = runner
+            if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                 return False
-            self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
-            runner.finish(streaming)
+            streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
+            with self._in_charge(runner, streaming):
+                runner.finish(streaming)
         finally:
-            self._running = self._streaming = None
-        return self._wanted.is_set() and not runner.stopping.forced.is_set()
+            self._running = None
+        return self._goes_on and not runner.stopping.forced.is_set()
 
     def _wait_for_channels(self, checkpoint: Checkpoint) -> None:
         """Wait for the channels that the query reads: other queries make them when they start for the first time.
@@ -447,7 +552,7 @@ class Task(threading.Thread):
         tables = [self._lake.channel_path(name) for spout in reads for name in spout.reads]
         restarts = self._on_fresh(REFUSE) == RESET and checkpoint.epoch is None
         writers = [Checkpoint(self.flow.name, checkpoint.folder.parent / group) for group in self.query.inputs]
-        while self._wanted.is_set() and not (
+        while self._goes_on and not (
             all(map(has_log, tables)) and (not restarts or all(writer.epoch for writer in writers))
         ):
             time.sleep(_POLL_SECONDS)
@@ -459,11 +564,11 @@ class Task(threading.Thread):
         """
         since, before = time.monotonic(), self.figures.last_error
         awaited, in_vain = tuple[str, ...](), False
-        while self._wanted.is_set() and not group.ready:
+        while self._goes_on and not group.ready:
             if group.awaited != awaited:
                 awaited, in_vain = group.awaited, group.waits_in_vain
             time.sleep(_POLL_SECONDS)
-            with self._application.preparing:
+            with self._preparing():
                 group.prepare(wait=not in_vain)
             if time.monotonic() - since > _QUIET_SECONDS:
                 self.figures.last_error = f"waits for the tables of {', '.join(group.awaited)}"
@@ -492,9 +597,11 @@ class Task(threading.Thread):
         assert self.lease is not None
         store, leases, lease = self._application.store, self._application.registry.leases, self.lease
         options = StreamOptions(
-            listeners=(self._guard,),
+            listeners=(partial(self._guard, lease),),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
+            # Of the start, for which others wait: it is tried again, beside theirs.
+            start_wait_seconds=_LOCK_WAIT_SECONDS,
             on_batch=self._came_through,
             admission=self._application.admission,
             attempts=lambda own: FencedAttempts(own, store, leases, lease),
@@ -502,10 +609,14 @@ class Task(threading.Thread):
         )
         return StreamRunner(group, checkpoint, options)
 
-    def _guard(self, moment: str, state: str, txid: int) -> None:
-        """Check before each commit that the query is still ours: a worker that was frozen finds out here at the latest."""
-        if moment == "committing" and self.lease is not None:
-            self._application.registry.leases.check(self.lease)
+    def _guard(self, lease: Lease, moment: str, state: str, txid: int) -> None:
+        """Check before each commit that the query is still ours: a worker that was frozen finds out here at the latest.
+
+        Args:
+            lease: Under which it has begun, also where the task has given that back.
+        """
+        if moment == "committing":
+            self._application.registry.leases.check(lease)
 
     def _came_through(self, report: BatchReport) -> None:
         self.figures.batch(report)
@@ -542,6 +653,10 @@ class Task(threading.Thread):
         except RegistryError as problem:
             logger.warning("failure not reported", reason=str(problem))
         self.figures.failed(named(error))
+        if self.lease is None:
+            # That is taken for a flow that is inactive or drains, too, and a registry may refuse it at once.
+            self._leaving.wait(pause)
+            return
         until = time.monotonic() + pause
         while time.monotonic() < until and self._wanted.is_set():
             time.sleep(_POLL_SECONDS)

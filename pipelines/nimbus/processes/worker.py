@@ -141,6 +141,7 @@ class WorkerProcess:
         """Run what is in the slot, and take requests, until there is nothing left to do."""
         endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
         self._server = Server(spark, endpoint)
+        self._beats.goes_on("the modules of TRIDELTA_FLOWS")
         self._server.start()
         # The code of TRIDELTA_FLOWS as it is when it is imported.
         self._imported.look()
@@ -152,8 +153,10 @@ class WorkerProcess:
 
     def _round(self, spark: SparkSession) -> bool:
         """Look what is to run. True: there is nothing left to do."""
+        self._beats.goes_on("a question to its Spark")
         if not lives(spark):
             self._end_now(SPARK_GONE, "its Spark has died")
+        self._beats.goes_on("a look at its flows")
         if self.ending.is_set() and self._server is not None:
             # One more would keep the process, and whatever is to come in its place, waiting.
             self._server.refuse()
@@ -349,6 +352,7 @@ class WorkerProcess:
             self._failed[flow.serial] = _NEVER_FAILED
         if loaded is None or time.monotonic() >= self._failed.get(flow.serial, _NOT_AGAIN)[1]:
             made: TridentTopology | TrideltaError
+            self._beats.goes_on(f'the load of flow "{flow.name}"')
             try:
                 deployed.check_deployed(flow)
                 made = deployed.load(flow, self._settings.home / "flows")
@@ -363,6 +367,7 @@ class WorkerProcess:
             if not isinstance(made, TrideltaError):
                 # It, or a process before, could not load it; what the leader finds it tells again.
                 self._registry.problem(flow, None)
+            self._beats.goes_on("a look at its flows")
             self._try_again_later(flow.serial, isinstance(made, TrideltaError))
             self._loaded[flow.serial] = loaded = (flow, made)
             self._ran.discard(flow.serial)

@@ -307,7 +307,11 @@ class TaskFigures:
         self._next_look = time.monotonic() + _LOOK_SECONDS
         # Of this run of the query: a trigger has ended well, be it without a batch.
         self.last_error = None
-        self.gone = gone(self._progress)
+        try:
+            self.gone = gone(self._progress)
+        except OSError as error:
+            # Nobody knows whether it is missing, and no figure is to end a query.
+            logger.warning("what is missing was not looked for", reason=str(error))
         if time.monotonic() >= self._next_count:
             self._count(checkpoint)
         # On a store its snapshots are not opened for a figure.
@@ -325,8 +329,8 @@ class TaskFigures:
         begun = time.monotonic()
         try:
             self.backlog = waiting(self._progress, checkpoint, self._folders)
-        except StoreError as error:
-            # The batches find out for themselves whether the store answers.
+        except (OSError, StoreError) as error:
+            # The batches find out for themselves whether the store, or the disk, answers.
             logger.warning("what waits was not counted", reason=str(error))
         took = time.monotonic() - begun
         self._next_count = time.monotonic() + min(10 * took, _LONGEST_PAUSE_SECONDS)

@@ -1,0 +1,245 @@
+"""A query whose start waits for another process holds up no other start of its worker. No Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipelines.errors import LockedError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.runners import stream
+from pipelines.execution.runners.stream import StreamOptions, StreamRunner
+from pipelines.maintenance import repartition
+from pipelines.nimbus.processes import task as task_module
+from pipelines.nimbus.processes.task import Task
+from tests.nimbus.test_failed_tasks import Failing
+
+LOCKED = LockedError("f", "rewrite.lock", 1.0)
+
+
+class Starting(Failing):
+    """A task whose query starts, and ends when it is not wanted. `told` is what its flow's history says."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told = list[str]()
+        super().__init__(root, monkeypatch)
+
+    def _tell(self, _: object, what: str, detail: object) -> None:
+        self.told.append(what)
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Starting:
+    return Starting(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def rewritten(task: Starting, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[Any]]:
+    """Its flow's parallelism asks for other partitions. How long each try waited, and what the tries come to."""
+    waits, answers = list[float](), list[Any]()
+
+    def answer(*_: object, wait_seconds: float = 600.0, **__: object) -> Any:
+        waits.append(wait_seconds)
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    task.query = replace(task.query, partitions=4)
+    monkeypatch.setattr(Checkpoint, "has_state", True)
+    monkeypatch.setattr(repartition, "partitions_of", lambda _: 2)
+    monkeypatch.setattr(repartition, "repartition", answer)
+    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 0.2)
+    return waits, answers
+
+
+def ends(task: Starting) -> None:
+    task.leave()
+    assert not task.waits(20)
+    assert task.failure is None
+
+
+def runs(task: Starting) -> None:
+    until = time.monotonic() + 20
+    while not task.ran:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_one_that_is_wanted_no_more_does_not_wait_for_a_start_that_hangs(task: Starting) -> None:
+    with task._application.preparing:
+        task.start()
+        assert task.waits(0.3)
+        ends(task)
+    assert not task.ran
+    assert not task.checkpoint.is_running()
+
+
+@pytest.mark.parametrize("where", ["_made_ready", "_group", "start"])
+def test_a_start_that_hangs_counts_as_one_that_does_not_stop(
+    task: Starting, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    hangs, over = threading.Event(), threading.Event()
+    owner = task.runner if where == "start" else task
+    goes_on = getattr(owner, where)
+
+    def hang(*given: object, **named: object) -> object:
+        hangs.set()
+        assert over.wait(20)
+        return goes_on(*given, **named)
+
+    monkeypatch.setattr(owner, where, hang)
+    task.start()
+    assert hangs.wait(20)
+    assert task.stopping_seconds == 0
+    task.leave()
+    task.force()
+    time.sleep(0.05)
+    assert task.stopping_seconds >= 0.05
+    over.set()
+    ends(task)
+    assert task.stopping_seconds == 0
+    assert task.streaming.isActive is (where != "start")
+
+
+def test_a_repartition_has_ten_minutes_more(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, over, now = threading.Event(), threading.Event(), time.monotonic()
+
+    def hang(*_: object, **__: object) -> object:
+        hangs.set()
+        assert over.wait(20)
+        return SimpleNamespace(to_json=dict)
+
+    monkeypatch.setattr(repartition, "repartition", hang)
+    task.start()
+    assert hangs.wait(20)
+    task.leave()
+    task.force()
+    time.sleep(0.05)
+    assert task.stopping_seconds == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now + 680)
+        assert 60 < task.stopping_seconds < 81
+    over.set()
+    ends(task)
+
+
+def test_one_that_stands_still_is_not_stuck_when_it_is_told_to_stop(task: Starting) -> None:
+    task.force()
+    time.sleep(0.05)
+    assert task.stopping_seconds == 0
+    task.start()
+    runs(task)
+    assert task.stopping_seconds == 0
+    ends(task)
+
+
+def test_a_stop_that_was_meant_for_the_query_before_ends_the_start_alone(task: Starting) -> None:
+    """It comes between two looks of a task that is wanted: none but its next start would end it."""
+    with task._application.preparing:
+        task.start()
+        assert task.waits(0.3)
+        task.force()
+        assert not task.waits(20)
+    assert task.failure is None
+    assert not task.ran
+    again = threading.Thread(target=task._live, daemon=True)
+    again.start()
+    runs(task)
+    task.leave()
+    again.join(20)
+    assert not again.is_alive()
+
+
+def test_others_start_while_it_waits_for_a_compaction_before_its_partitions_change(
+    task: Starting, rewritten: tuple[list[float], list[Any]]
+) -> None:
+    waits, answers = rewritten
+    answers += [LOCKED, LOCKED, SimpleNamespace(to_json=dict)]
+    task.figures.last_error = "before"
+    task.start()
+    assert task._application.preparing.acquire(timeout=5)
+    task._application.preparing.release()
+    runs(task)
+    assert len(waits) == 3
+    assert max(waits) <= 5
+    assert task.told == ["REPARTITION"]
+    assert task.figures.last_error == "before"
+    ends(task)
+
+
+def test_behind_a_backfill_it_runs_with_the_partitions_that_it_has(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "_REWRITE_WAIT_SECONDS", 0.3)
+    rewritten[1].append(LOCKED)
+    task.start()
+    runs(task)
+    assert len(rewritten[0]) > 1
+    assert task.told == ["REPARTITION_REFUSED"]
+    ends(task)
+
+
+def test_it_can_leave_while_it_waits_for_that(task: Starting, rewritten: tuple[list[float], list[Any]]) -> None:
+    rewritten[1].append(LOCKED)
+    task.start()
+    assert task.waits(0.5)
+    assert "locked" in str(task.figures.last_error)
+    ends(task)
+    assert not task.ran
+    assert not task.told
+
+
+def test_a_deployed_start_waits_for_seconds_and_its_batches_for_minutes(
+    task: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[StreamOptions]()
+    monkeypatch.setattr(stream, "StreamRunner", lambda group, checkpoint, options: made.append(options))
+    task.lease = SimpleNamespace()  # type: ignore[assignment]
+    task._application = SimpleNamespace(store=None, registry=SimpleNamespace(leases=None), admission=None)  # type: ignore[assignment]
+    Task._runner(task, task.checkpoint, None)  # type: ignore[arg-type]
+    assert made[0].start_wait <= 5
+    assert made[0].lock_wait_seconds == 600
+
+
+@pytest.mark.parametrize(("given", "start"), [(None, 30.0), (0.5, 0.5)])
+def test_a_start_waits_as_long_as_it_is_told(
+    task: Starting, monkeypatch: pytest.MonkeyPatch, given: float | None, start: float
+) -> None:
+    waits, topology = list[float](), SimpleNamespace(name="f")
+    group: Any = SimpleNamespace(lake=task.lake, spark=None, topology=topology, name="s", windows=None)
+
+    def epochs(*given: Any) -> Any:
+        waits.append(given[-1])
+        return SimpleNamespace(check=print)
+
+    def note(_: object, wait: float, *__: object, **___: object) -> tuple[str, ...]:
+        waits.append(wait)
+        return ()
+
+    for name in ("PoisonRows", "Counters"):
+        monkeypatch.setattr(stream, name, lambda *_: None)
+    monkeypatch.setattr(stream, "Epochs", epochs)
+    monkeypatch.setattr(stream, "end_windows", lambda _, *given: note(*given))
+    runner = StreamRunner(group, task.checkpoint, StreamOptions(start_wait_seconds=given, version="1"))
+    runner._change_windows(lambda: None)
+    windows: Any = SimpleNamespace(take_over=note, change=note)
+    runner._windows = windows
+    runner._change_windows(lambda: None)
+    monkeypatch.setattr(runner, "read_ahead", lambda _: True)
+    monkeypatch.setattr(runner, "_change_windows", _stop)
+    with pytest.raises(InterruptedError):
+        runner.start(on_fresh="refuse", trigger_seconds=None)
+    assert waits == [start] * 4
+
+
+def _stop(_: object) -> None:
+    raise InterruptedError
