@@ -8,12 +8,11 @@ from datetime import timedelta
 import dagster as dg
 
 from assets.events.liveness import alert_all
-from assets.events.progress import Progress, follows
+from assets.events.progress import KnownTables, Progress, follows
 from assets.sources import caught_up, look_at
 from assets.upstream import Upstream
 from assets.view import FlowView
 from pipelines.errors import TrideltaError
-from pipelines.places.location import Place
 from resources import LakeResource, NimbusResource
 from resources.dagster_internals import NOT_FINISHED_STATUSES, UnresolvedAssetJobDefinition
 
@@ -230,7 +229,7 @@ def flows_sensor(
         others: Whether there are alerts of all deployed flows, such as those of YAML files, and not of these alone.
         faults: Why flows cannot be loaded: its description says it.
     """
-    schemas: dict[Place, dg.TableSchema] = {}
+    known = KnownTables()
 
     @dg.sensor(
         name=name,
@@ -254,7 +253,7 @@ def flows_sensor(
             return dg.SkipReason(str(error))
         if not deployed and not context.cursor:
             return dg.SkipReason("no flow is deployed")
-        progress = Progress(views, lake.lake(), context.cursor, schemas, others=others)
+        progress = Progress(views, lake.lake(), context.cursor, known, others=others)
         try:
             events = progress.look(deployed, time.time())
         finally:

@@ -102,6 +102,24 @@ class SeenFlow:
         }
 
 
+@dataclass
+class KnownTables:
+    """What is kept of tables from look to look, by folder, so that a look reads of each no more than what is new.
+
+    Attributes:
+        schemas: The columns.
+        plots: The plots that were drawn.
+    """
+
+    schemas: dict[Place, dg.TableSchema] = field(default_factory=dict)
+    plots: dict[Place, TablePlots] = field(default_factory=dict)
+
+    def forget(self, path: Place) -> None:
+        """Forget a table that may be another one now."""
+        self.schemas.pop(path, None)
+        self.plots.pop(path, None)
+
+
 def _read(cursor: str) -> dict[str, SeenFlow]:
     """Return what a cursor holds. One of another release may have more fields, and one that was set by hand anything."""
     try:
@@ -120,7 +138,7 @@ class Progress:
 
     Args:
         cursor: What the last look gave; None for the first one. One that cannot be read is none.
-        schemas: Keeps the columns of tables from look to look, by folder.
+        known: What looks before this one have kept of tables.
         most: How many events a look tells, but for trouble; MOST_EVENTS without it. A commit is not cut in two.
         others: Whether deployed flows that are not among the views are looked at for trouble, and for nothing else.
     """
@@ -130,13 +148,13 @@ class Progress:
         views: Sequence[FlowView],
         lake: Lake,
         cursor: str | None,
-        schemas: dict[Place, dg.TableSchema] | None = None,
+        known: KnownTables | None = None,
         most: int | None = None,
         *,
         others: bool = False,
     ) -> None:
         self._views, self._lake = {view.name: view for view in views}, lake
-        self._schemas = {} if schemas is None else schemas
+        self._known = KnownTables() if known is None else known
         self._most = MOST_EVENTS if most is None else most
         self._others = others
         self._seen = _read(cursor) if cursor else {}
@@ -203,7 +221,7 @@ class Progress:
             # What is left of that the looks at this one report.
             made = self._last_of_tables(view, now)[0] if seen is not None else []
             for name in view.writers:
-                self._schemas.pop(view.table(self._lake, name).path, None)
+                self._known.forget(view.table(self._lake, name).path)
             tables = seen.tables if seen is not None else {}
             committed_at = seen.committed_at if seen is not None else {}
             self._seen[view.name] = seen = SeenFlow(id=flow.id, tables=tables, committed_at=committed_at)
@@ -331,30 +349,32 @@ class Progress:
         events = []
         for slice_, count in in_order:
             # A page shows the last event: it carries the plots.
-            drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
+            drawn = self._drawn(view, name, version, now) if slice_ == in_order[-1][0] else {}
             own = view.event_metadata(name, self._columns(view.table(self._lake, name)))
             events.append(view.materialization(name, slice_, {"dagster/row_count": count, **own, **facts, **drawn}))
         seen.tables[name], seen.committed_at[name] = version, _committed_at(path, version)
         return events, all_read
 
     def _info(self, path: Place, version: int) -> dict[str, Any]:
-        """Return the `commitInfo` of a commit; columns that it changes are forgotten."""
+        """Return the `commitInfo` of a commit; what is kept of a table that it makes or changes is forgotten."""
         commit = dict(actions(path, version, "metaData", "commitInfo"))
         if "metaData" in commit:
-            self._schemas.pop(path, None)
+            self._known.forget(path)
         return commit.get("commitInfo", {})
 
     def _columns(self, table: StateTable) -> dg.TableSchema:
         """Return the columns of a table; a table that was opened before is not opened again."""
-        if table.path not in self._schemas:
-            self._schemas[table.path] = table_metadata.column_schema(table.schema)
-        return self._schemas[table.path]
+        schemas = self._known.schemas
+        if table.path not in schemas:
+            schemas[table.path] = table_metadata.column_schema(table.schema)
+        return schemas[table.path]
 
-    def _drawn(self, view: FlowView, name: str, seen: SeenFlow, now: float) -> dict[str, Any]:
+    def _drawn(self, view: FlowView, name: str, version: int, now: float) -> dict[str, Any]:
         if self._drawing > DRAWING_SECONDS:
             return {}
-        started = time.perf_counter()
-        made = TablePlots(view, self._lake, name).metadata() | plots.entries({"lag": seen.plots()["lag"]})
+        started, seen, path = time.perf_counter(), self._seen[view.name], view.table(self._lake, name).path
+        drawing = self._known.plots.setdefault(path, TablePlots(view, self._lake, name))
+        made = drawing.metadata(version) | plots.entries({"lag": seen.plots()["lag"]})
         self._drawing += time.perf_counter() - started
         seen.drawn_at = now
         return made

@@ -157,7 +157,7 @@ class Reporter:
             }
             if name == in_order[-1][0]:
                 # A page shows the last event: one of a commit's slices carries the plots.
-                metadata |= self._plots[commit.state].metadata(dict(self._seconds[commit.state]))
+                metadata |= self._plots[commit.state].metadata(commit.version, dict(self._seconds[commit.state]))
             self._context.log_event(self._view.materialization(commit.state, name, metadata))
 
     def _covered(self, commit: StateCommit) -> dict[str, int]:

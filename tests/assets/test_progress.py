@@ -536,6 +536,32 @@ def test_each_batch_is_told_once_however_looks_are_cut_off(monkeypatch: pytest.M
         assert len(ticks) > 8
 
 
+@pytest.mark.slow
+def test_a_tick_reads_no_more_commits_of_an_old_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit per five seconds makes 121,000 of them in a week: read one by one, no tick came to its end."""
+    opened: list[str] = []
+    original = Path.open
+
+    def counted(path: Path, *args: Any, **named: Any) -> Any:
+        if path.parent.name == "_delta_log":
+            opened.append(str(path))
+        return original(path, *args, **named)
+
+    monkeypatch.setattr(Path, "open", counted)
+    read = []
+    for before in (100, 250):
+        with shops(1, before=before, more=6) as here:
+            here.tick()
+            for _ in range(2):
+                here.move()
+                opened.clear()
+                assert here.tick().plots == 2
+                read.append(len(opened))
+    assert read[:2] == read[2:]
+    # What is drawn again is read in part.
+    assert read[1] < read[0] / 3
+
+
 def test_trouble_is_told_at_once_whoever_waits(view: FlowView, lake: Lake) -> None:
     views = [replace(view, spec=replace(view.spec, name=f"flow{n}")) for n in range(9)]
     flows = {one.name: replace(status(txid=1, last_batch_at=NOW), name=one.name) for one in views}
