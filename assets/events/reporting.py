@@ -45,14 +45,19 @@ def _pass_on(report: Any) -> None:
 
 
 def written_slices(table: Place, version: int) -> dict[str | None, int]:
-    """Read the slices that a commit wrote, with their rows, off the log file of that version.
+    """Read the slices that a commit wrote, with their rows, off the log file of that version."""
+    return slices_of(adds(table, version))
+
+
+def slices_of(added: Iterable[Mapping[str, Any]]) -> dict[str | None, int]:
+    """Return the slices of the data files that a commit added, with their rows.
 
     Rows of a channel that are no events but watermark rows do not count.
     """
     rows: dict[str | None, int] = {}
-    for added in adds(table, version):
-        stats = json.loads(added.get("stats") or "{}")
-        slice_ = added["partitionValues"].get("_slice")
+    for file in added:
+        stats = json.loads(file.get("stats") or "{}")
+        slice_ = file["partitionValues"].get("_slice")
         words = stats.get("nullCount", {}).get(events.ID, 0)
         rows[slice_] = rows.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
     return rows
