@@ -108,7 +108,7 @@ class SeenFlow:
 
 @dataclass
 class KnownTables:
-    """What is kept of tables from look to look, by folder, so that a look reads of each no more than what is new.
+    """The tables that looks have read, by folder: a look reads of each no more than what is new.
 
     Attributes:
         schemas: The columns.
