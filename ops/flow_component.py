@@ -38,6 +38,8 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
     (TRIDELTA_FLOWS counts) can be deployed too: then there are its deployment asset, `<flow>_sensor`, and `<flow>_deploy_job`,
     `..._activate_job`, `..._deactivate_job`, `..._kill_job`, `..._update_job`, `..._rollback_job`, `..._rebalance_job`.
     Flows that read the same stream belong in one component, since each source is one asset.
+
+    None of the jobs is of all flows: a project without another code location of Tridelta runs `tridelta housekeeping` itself.
     """
 
     flow: str | list[str] = Field(

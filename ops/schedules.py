@@ -2,25 +2,24 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
 import dagster as dg
 
 from assets.events.liveness import alert_all
-from assets.events.progress import Progress, follows
+from assets.events.progress import KnownTables, Progress, follows
 from assets.sources import caught_up, look_at
 from assets.upstream import Upstream
 from assets.view import FlowView
 from pipelines.errors import TrideltaError
-from pipelines.places.location import Place
 from resources import LakeResource, NimbusResource
 from resources.dagster_internals import NOT_FINISHED_STATUSES, UnresolvedAssetJobDefinition
 
 # A run that starts its own Spark costs half a minute: not more often than that pays, and less often is felt.
 CATCH_UP_EVERY = "*/10 * * * *"
 SLICES_AT = "0 1 * * *"
-# A tick is over after a minute, and for as long a store that is silent is asked again.
+# Dagster ends a tick after a minute, and a store that is silent is asked again for as long.
 LOOK_SECONDS = 20.0
 # Slices that are made of another flow's: looked at every ten minutes from when that one's should be there, until morning.
 SLICES_BEHIND_AT = "20-59/10 1-5 * * *"
@@ -58,15 +57,25 @@ def _news(view: FlowView, marks: Mapping[str, str]) -> str | None:
 
 
 def _arrived(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> tuple[dict[str, str], list[str]]:
-    """Return what has arrived by flow, and of which flows nobody can say: a store that is silent holds up its own flows alone."""
-    marks, until = _marks(instance, views), time.monotonic() + LOOK_SECONDS
+    """Return what has arrived by flow, and of which flows nobody can say: a store that refuses holds up its own flows alone.
+
+    A look that does not end in time is a reason to run. A folder that grows takes too long to list one day, and then in every
+    tick, with nothing red. Where it is a store that is silent, the run fails and says so: at most one at a time, since a flow
+    that a run is to catch up with is not asked for again.
+    """
+    marks = _marks(instance, views)
     arrived: dict[str, str] = {}
     unknown: list[str] = []
     pool = ThreadPoolExecutor(len(views) or 1, thread_name_prefix="news")
     looks = {view.name: pool.submit(_news, view, marks) for view in views}
+    # A look that has ended may have a TimeoutError of its own, from a mount or a store that gave up.
+    ended, _ = wait(looks.values(), LOOK_SECONDS)
     for name, look in looks.items():
+        if look not in ended:
+            arrived[name] = f"not looked at within {LOOK_SECONDS:g} s; only a run can tell"
+            continue
         try:
-            if what := look.result(max(0.0, until - time.monotonic())):
+            if what := look.result():
                 arrived[name] = what
         except (TrideltaError, OSError) as error:
             unknown.append(f"{name}: {error or 'its source does not answer'}")
@@ -230,7 +239,7 @@ def flows_sensor(
         others: Whether there are alerts of all deployed flows, such as those of YAML files, and not of these alone.
         faults: Why flows cannot be loaded: its description says it.
     """
-    schemas: dict[Place, dg.TableSchema] = {}
+    known = KnownTables()
 
     @dg.sensor(
         name=name,
@@ -254,7 +263,7 @@ def flows_sensor(
             return dg.SkipReason(str(error))
         if not deployed and not context.cursor:
             return dg.SkipReason("no flow is deployed")
-        progress = Progress(views, lake.lake(), context.cursor, schemas, others=others)
+        progress = Progress(views, lake.lake(), context.cursor, known, others=others)
         try:
             events = progress.look(deployed, time.time())
         finally:

@@ -23,13 +23,13 @@ from pydantic import TypeAdapter, ValidationError
 from assets.deployment import RUNS_WITHIN, deployment_key, registered, version_of
 from assets.events import failed_rows, plots, table_metadata
 from assets.events.liveness import liveness, trouble
-from assets.events.reporting import refuses, written_slices
+from assets.events.reporting import refuses, slices_of
 from assets.events.table_plots import LAST, TablePlots
 from assets.view import FlowView, GateCheck
 from pipelines import logs
 from pipelines.places.location import Place
 from pipelines.state.delta_log import actions, commit_file, versions
-from pipelines.state.record import BATCH, parse_commit
+from pipelines.state.record import BATCH, CommitRecord, parse_commit
 
 if TYPE_CHECKING:
     from pipelines import Lake
@@ -48,6 +48,10 @@ MOST_EVENTS = 30
 
 LOOK_SECONDS = 0.4
 """After that a look begins no other flow."""
+
+OVER_SECONDS = 15.0
+"""After that a look reads on in no table, and begins with no further flow. Dagster gives a tick up after a minute, and the next
+one would begin where it began: on a store a first look at a hundred flows takes longer, or one at tables of a day."""
 
 DRAWING_SECONDS = 0.15
 """Seconds of a look that may go into plots; among flows that waited equally long, those longest without one come first."""
@@ -102,6 +106,24 @@ class SeenFlow:
         }
 
 
+@dataclass
+class KnownTables:
+    """The tables that looks have read, by folder: a look reads of each no more than what is new.
+
+    Attributes:
+        schemas: The columns.
+        plots: The plots that were drawn.
+    """
+
+    schemas: dict[Place, dg.TableSchema] = field(default_factory=dict)
+    plots: dict[Place, TablePlots] = field(default_factory=dict)
+
+    def forget(self, path: Place) -> None:
+        """Forget a table that may be another one now."""
+        self.schemas.pop(path, None)
+        self.plots.pop(path, None)
+
+
 def _read(cursor: str) -> dict[str, SeenFlow]:
     """Return what a cursor holds. One of another release may have more fields, and one that was set by hand anything."""
     try:
@@ -120,7 +142,7 @@ class Progress:
 
     Args:
         cursor: What the last look gave; None for the first one. One that cannot be read is none.
-        schemas: Keeps the columns of tables from look to look, by folder.
+        known: What looks before this one have kept of tables.
         most: How many events a look tells, but for trouble; MOST_EVENTS without it. A commit is not cut in two.
         others: Whether deployed flows that are not among the views are looked at for trouble, and for nothing else.
     """
@@ -130,13 +152,13 @@ class Progress:
         views: Sequence[FlowView],
         lake: Lake,
         cursor: str | None,
-        schemas: dict[Place, dg.TableSchema] | None = None,
+        known: KnownTables | None = None,
         most: int | None = None,
         *,
         others: bool = False,
     ) -> None:
         self._views, self._lake = {view.name: view for view in views}, lake
-        self._schemas = {} if schemas is None else schemas
+        self._known = KnownTables() if known is None else known
         self._most = MOST_EVENTS if most is None else most
         self._others = others
         self._seen = _read(cursor) if cursor else {}
@@ -157,7 +179,8 @@ class Progress:
             now: Seconds since 1970.
         """
         events: list[Event] = []
-        self._last_until = time.perf_counter() + LOOK_SECONDS
+        started = time.perf_counter()
+        self._last_until, self._over_at = started + LOOK_SECONDS, started + OVER_SECONDS
         for name in [name for name in self._seen if name not in deployed]:
             if name in self._views:
                 made, all_read = self._last_of_tables(self._views[name], now)
@@ -166,10 +189,16 @@ class Progress:
                     continue
                 events.append(registered(name, None))
             del self._seen[name]
-        known = [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]
-        # Before any limit: what a flow writes from now on is reported, however long that waits.
-        for view, flow in known:
-            events += self._begin(view, flow, now)
+        known: list[tuple[FlowView, FlowStatus]] = []
+        new = 0
+        # Before other limits: what a flow writes from now on is reported, however long that waits.
+        for view, flow in [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]:
+            if self._is_new(flow):
+                if new and time.perf_counter() > self._over_at:
+                    continue
+                new += 1
+                events += self._begin(view, flow, now)
+            known.append((view, flow))
         self._left, self._until = self._most, time.perf_counter() + LOOK_SECONDS
         self._alive_every = ALIVE_SECONDS * len(known)
         for view, flow in sorted(known, key=lambda pair: self._turn(pair[0])):
@@ -196,20 +225,25 @@ class Progress:
         seen = self._seen[view.name]
         return seen.told_at, seen.drawn_at
 
+    def _is_new(self, flow: FlowStatus) -> bool:
+        seen = self._seen.get(flow.name)
+        return seen is None or seen.id != flow.id
+
     def _begin(self, view: FlowView, flow: FlowStatus, now: float) -> list[dg.AssetMaterialization]:
-        seen, made = self._seen.get(view.name), []
-        if seen is None or seen.id != flow.id:
-            # Removed and submitted again since the last look: not all that its life before has written was reported.
-            # What is left of that the looks at this one report.
-            made = self._last_of_tables(view, now)[0] if seen is not None else []
-            for name in view.writers:
-                self._schemas.pop(view.table(self._lake, name).path, None)
-            tables = seen.tables if seen is not None else {}
-            committed_at = seen.committed_at if seen is not None else {}
-            self._seen[view.name] = seen = SeenFlow(id=flow.id, tables=tables, committed_at=committed_at)
-            for name in [name for name in view.writers if name not in tables]:
-                with _guarded(view.name, name, seen):
-                    seen.tables[name] = self._before(view, name, flow.submitted_at)
+        """Begin with a flow that is new, or was submitted again since the last look: then tell what its life before has written.
+
+        What is left of that the looks at this one report.
+        """
+        seen = self._seen.get(view.name)
+        made = self._last_of_tables(view, now)[0] if seen is not None else []
+        for name in view.writers:
+            self._known.forget(view.table(self._lake, name).path)
+        tables = seen.tables if seen is not None else {}
+        committed_at = seen.committed_at if seen is not None else {}
+        self._seen[view.name] = seen = SeenFlow(id=flow.id, tables=tables, committed_at=committed_at)
+        for name in [name for name in view.writers if name not in tables]:
+            with _guarded(view.name, name, seen):
+                seen.tables[name] = self._before(view, name, flow.submitted_at)
         return made
 
     def _last_of_tables(self, view: FlowView, now: float) -> tuple[list[dg.AssetMaterialization], bool]:
@@ -313,17 +347,20 @@ class Progress:
         path = view.table(self._lake, name).path
         rows: dict[str | None, int] = {}
         facts: dict[str, Any] = {}
-        version, all_read = self._next(view, name, seen), True
-        last = version + MOST_COMMITS
-        while commit_file(path, version + 1).exists():
-            if len(rows) >= max(most, 1) or version == last:
-                all_read = False
+        began = version = self._next(view, name, seen)
+        all_read = True
+        while True:
+            late = version > began and time.perf_counter() > self._over_at
+            if len(rows) >= max(most, 1) or version == began + MOST_COMMITS or late:
+                all_read = not commit_file(path, version + 1).exists()
+                break
+            if (read := self._commit(path, version + 1)) is None:
                 break
             version += 1
-            commit = parse_commit(version, self._info(path, version))
+            commit, added = read
             if commit.kind != BATCH:
                 continue  # a backfill or a compaction: its own run reports it
-            for slice_, count in written_slices(path, version).items():
+            for slice_, count in slices_of(added).items():
                 rows[slice_] = rows.get(slice_, 0) + count
             facts.setdefault("txid_first", commit.txid)
             facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
@@ -331,30 +368,44 @@ class Progress:
         events = []
         for slice_, count in in_order:
             # A page shows the last event: it carries the plots.
-            drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
+            drawn = self._drawn(view, name, version, now) if slice_ == in_order[-1][0] else {}
             own = view.event_metadata(name, self._columns(view.table(self._lake, name)))
             events.append(view.materialization(name, slice_, {"dagster/row_count": count, **own, **facts, **drawn}))
         seen.tables[name], seen.committed_at[name] = version, _committed_at(path, version)
         return events, all_read
 
-    def _info(self, path: Place, version: int) -> dict[str, Any]:
-        """Return the `commitInfo` of a commit; columns that it changes are forgotten."""
-        commit = dict(actions(path, version, "metaData", "commitInfo"))
-        if "metaData" in commit:
-            self._schemas.pop(path, None)
-        return commit.get("commitInfo", {})
+    def _commit(self, path: Place, version: int) -> tuple[CommitRecord, list[dict[str, Any]]] | None:
+        """Return a commit and the files that it added, by one reading: on a store each is a request. None: it is not there.
+
+        What is kept of a table that it makes or changes is forgotten.
+        """
+        info: dict[str, Any] = {}
+        added: list[dict[str, Any]] = []
+        try:
+            for name, action in actions(path, version, "metaData", "commitInfo", "add"):
+                if name == "add":
+                    added.append(action)
+                elif name == "commitInfo":
+                    info = action
+                else:
+                    self._known.forget(path)
+        except FileNotFoundError:
+            return None
+        return parse_commit(version, info), added
 
     def _columns(self, table: StateTable) -> dg.TableSchema:
         """Return the columns of a table; a table that was opened before is not opened again."""
-        if table.path not in self._schemas:
-            self._schemas[table.path] = table_metadata.column_schema(table.schema)
-        return self._schemas[table.path]
+        schemas = self._known.schemas
+        if table.path not in schemas:
+            schemas[table.path] = table_metadata.column_schema(table.schema)
+        return schemas[table.path]
 
-    def _drawn(self, view: FlowView, name: str, seen: SeenFlow, now: float) -> dict[str, Any]:
+    def _drawn(self, view: FlowView, name: str, version: int, now: float) -> dict[str, Any]:
         if self._drawing > DRAWING_SECONDS:
             return {}
-        started = time.perf_counter()
-        made = TablePlots(view, self._lake, name).metadata() | plots.entries({"lag": seen.plots()["lag"]})
+        started, seen, path = time.perf_counter(), self._seen[view.name], view.table(self._lake, name).path
+        drawing = self._known.plots.setdefault(path, TablePlots(view, self._lake, name))
+        made = drawing.metadata(version) | plots.entries({"lag": seen.plots()["lag"]})
         self._drawing += time.perf_counter() - started
         seen.drawn_at = now
         return made

@@ -45,14 +45,19 @@ def _pass_on(report: Any) -> None:
 
 
 def written_slices(table: Place, version: int) -> dict[str | None, int]:
-    """Read the slices that a commit wrote, with their rows, off the log file of that version.
+    """Read the slices that a commit wrote, with their rows, off the log file of that version."""
+    return slices_of(adds(table, version))
+
+
+def slices_of(added: Iterable[Mapping[str, Any]]) -> dict[str | None, int]:
+    """Return the slices of the data files that a commit added, with their rows.
 
     Rows of a channel that are no events but watermark rows do not count.
     """
     rows: dict[str | None, int] = {}
-    for added in adds(table, version):
-        stats = json.loads(added.get("stats") or "{}")
-        slice_ = added["partitionValues"].get("_slice")
+    for file in added:
+        stats = json.loads(file.get("stats") or "{}")
+        slice_ = file["partitionValues"].get("_slice")
         words = stats.get("nullCount", {}).get(events.ID, 0)
         rows[slice_] = rows.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
     return rows
@@ -157,7 +162,7 @@ class Reporter:
             }
             if name == in_order[-1][0]:
                 # A page shows the last event: one of a commit's slices carries the plots.
-                metadata |= self._plots[commit.state].metadata(dict(self._seconds[commit.state]))
+                metadata |= self._plots[commit.state].metadata(commit.version, dict(self._seconds[commit.state]))
             self._context.log_event(self._view.materialization(commit.state, name, metadata))
 
     def _covered(self, commit: StateCommit) -> dict[str, int]:

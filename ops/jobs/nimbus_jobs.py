@@ -209,10 +209,9 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
     """Look, decide, and apply; a flow that cannot be rebalanced now does not hold up the others.
 
     Raises:
-        Failure: if it was refused for a flow.
+        Failure: if it was refused, or has failed, for a flow.
     """
-    from pipelines.errors import FieldError, LockedError
-    from pipelines.nimbus.errors import NimbusError
+    from pipelines.errors import TrideltaError
     from pipelines.nimbus.periodic_rebalance import clustering_line, judge, recluster_all
 
     judged = judge(nimbus, None if config.flow is None else [config.flow.value])
@@ -228,9 +227,11 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
                 _observed(context, _again(nimbus, seen, config.wait_at_most))
             if verdict.clustering:
                 clustered += [clustering_line(report) for report in recluster_all(nimbus.lake, verdict.clustering)]
-        except (NimbusError, FieldError, LockedError) as error:
-            refused[verdict.flow] = str(error)
-            context.log.error(str(error))
+        except Exception as error:
+            # Whatever it is: sorting a table ends with the errors of Spark and delta-rs, too, and would in each run.
+            ours = isinstance(error, TrideltaError)
+            refused[verdict.flow] = str(error) if ours else f"{verdict.flow}: {type(error).__name__}: {error}"
+            context.log.error(refused[verdict.flow], exc_info=not ours)
     if refused:
         raise dg.Failure("\n".join(refused.values()), metadata={"refused": ", ".join(refused)})
     rows = [row for judgement in judged for row in judgement.rows()]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,6 +20,7 @@ from pipelines.places.location import Location, Place, by_name
 Mark = tuple[int, ...] | str
 
 _COMMIT = re.compile(r"\d{20}\.json")
+_CHECKPOINT = re.compile(r"\d{20}[^/]*\.checkpoint[^/]*\.parquet")
 
 
 def log_folder(table: Place) -> Place:
@@ -58,19 +60,48 @@ def commit_files(table: Place) -> list[Place]:
 
 def checkpoints(table: Place) -> set[int]:
     """Return the versions of which the log has a checkpoint."""
-    return {int(file.name[:20]) for file in log_folder(table).glob("*.checkpoint*.parquet") if file.name[:20].isdigit()}
+    return _of_checkpoints(file.name for file in log_folder(table).glob("*.checkpoint*.parquet"))
 
 
-def replayed(table: Place, version: int | None = None) -> list[Place]:
+def _of_checkpoints(names: Iterable[str]) -> set[int]:
+    return {int(name[:20]) for name in names if _CHECKPOINT.fullmatch(name)}
+
+
+def sizes(table: Place) -> dict[str, int]:
+    """Return the bytes of the commits and checkpoints in the log, by name: of one listing, on a store too."""
+    log = log_folder(table)
+    if isinstance(log, Location):
+        begins = len(log.key) + 1
+        return {
+            entry.key[begins:]: entry.size
+            for entry in log.store.entries(log.key, lambda entry: _is_replayed(entry.key[begins:]))
+        }
+    found: dict[str, int] = {}
+    with os.scandir(log) as files:
+        for file in files:
+            if _is_replayed(file.name):
+                with contextlib.suppress(FileNotFoundError):  # the log is cleaned meanwhile
+                    found[file.name] = file.stat().st_size
+    return found
+
+
+def _is_replayed(name: str) -> bool:
+    return bool(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name))
+
+
+def replayed(table: Place, version: int | None = None, names: Iterable[str] | None = None) -> list[Place]:
     """Return the commits that a reader replays to come to a version: those behind the newest checkpoint, else the last one.
 
     Args:
         version: None means the last one.
+        names: what is in the log, where the caller has listed it.
     """
-    commits = [file for file in commit_files(table) if version is None or int(file.stem) <= version]
-    last = int(commits[-1].stem) if commits else -1
-    start = max((checkpoint for checkpoint in checkpoints(table) if checkpoint <= last), default=-1)
-    return [commit for commit in commits if int(commit.stem) > start] or commits[-1:]
+    there = list(names) if names is not None else [file.name for file in log_folder(table).iterdir()]
+    found = sorted(int(name[:20]) for name in there if _COMMIT.fullmatch(name))
+    commits = [commit for commit in found if version is None or commit <= version]
+    last = commits[-1] if commits else -1
+    start = max((checkpoint for checkpoint in _of_checkpoints(there) if checkpoint <= last), default=-1)
+    return [commit_file(table, commit) for commit in commits if commit > start or commit == last]
 
 
 def versions(table: Place) -> list[int]:

@@ -536,6 +536,69 @@ def test_each_batch_is_told_once_however_looks_are_cut_off(monkeypatch: pytest.M
         assert len(ticks) > 8
 
 
+@pytest.mark.slow
+def test_a_tick_reads_no_more_commits_of_an_old_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit per five seconds makes 121,000 of them in a week: read one by one, no tick came to its end."""
+    opened: list[str] = []
+    original = Path.open
+
+    def counted(path: Path, *args: Any, **named: Any) -> Any:
+        if path.parent.name == "_delta_log":
+            opened.append(str(path))
+        return original(path, *args, **named)
+
+    monkeypatch.setattr(Path, "open", counted)
+    # However busy the machine is: both tables are drawn.
+    for limit in ("DRAWING_SECONDS", "LOOK_SECONDS"):
+        monkeypatch.setattr(progress_module, limit, 60.0)
+    read = []
+    for before in (100, 250):
+        with shops(1, before=before, more=6) as here:
+            here.tick()
+            for _ in range(2):
+                here.move()
+                opened.clear()
+                assert here.tick().plots == 2
+                read.append(len(opened))
+    assert read[:2] == read[2:]
+    # What is drawn again is read in part.
+    assert read[1] < read[0] / 3
+
+
+@pytest.mark.slow
+def test_each_batch_is_told_once_where_each_look_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a store, where a first look at many flows, or one after a day, takes longer than Dagster lets a tick last."""
+    monkeypatch.setattr(progress_module, "OVER_SECONDS", -1.0)
+    with shops(3, before=3, more=9) as here:
+        for begun in (1, 2, 3):
+            here.tick()
+            assert here._cursor is not None
+            assert len(json.loads(here._cursor)) == begun
+        here.move(9)
+        # A commit of each table at a time.
+        ticks = [here.tick()]
+        while ticks[-1].events:
+            ticks.append(here.tick())
+        assert here.differences() == []
+        assert len(ticks) >= 9
+
+
+def test_a_submission_that_waits_for_its_first_look_is_not_mixed_with_the_one_before(
+    view: FlowView, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = FlowView.of(spec(1), FlowSettings(tmp_path))
+    flows = {"days": status(), "shop001": replace(status(), name="shop001", id="shop001-1-1")}
+    progress = Progress([view, shop], lake, None)
+    progress.look(flows, NOW)
+    monkeypatch.setattr(progress_module, "OVER_SECONDS", -1.0)
+    again = {name: replace(one, id=f"{name}-2-2", problem="no place") for name, one in flows.items()}
+    progress = Progress([view, shop], lake, progress.cursor)
+    for known, told in ((["days-2-2", "shop001-1-1"], ["days"]), (["days-2-2", "shop001-2-2"], ["days", "shop001"])):
+        progress.look(again, NOW + 10)
+        assert [seen["id"] for seen in json.loads(progress.cursor).values()] == known
+        assert [name for name, _ in progress.changed] == told
+
+
 def test_trouble_is_told_at_once_whoever_waits(view: FlowView, lake: Lake) -> None:
     views = [replace(view, spec=replace(view.spec, name=f"flow{n}")) for n in range(9)]
     flows = {one.name: replace(status(txid=1, last_batch_at=NOW), name=one.name) for one in views}

@@ -16,11 +16,12 @@ from ops.jobs.nimbus_jobs import nimbus_jobs
 from ops.schedules import REBALANCE_EVERY, rebalance_schedule
 from pipelines.catalog import FlowSettings
 from pipelines.catalog import flow as flow_of
-from pipelines.maintenance.rebalance import Decision, Figures
+from pipelines.maintenance.rebalance import CLUSTER, Decision, Figures
 from pipelines.nimbus import periodic_rebalance
 from pipelines.nimbus.errors import NoTransitionError, RegistryError
 from pipelines.nimbus.periodic_rebalance import Judged
 from pipelines.nimbus.status import FlowStatus
+from pipelines.state.sums import StateOverflowError
 from resources import NimbusResource
 from tests.fake_nimbus import FakeNimbus
 from tests.nimbus.looks import RUNNING, flow
@@ -137,6 +138,35 @@ def test_without_parallelism_the_figures_decide(
         nimbus.asked.clear()
         assert "gone is not alive" in refusal(run("rebalance", {}), "rebalance")
         assert asked in nimbus.asked
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (StateOverflowError("totals", "cents_sum", "bigint"), 'the total "cents_sum" does not fit'),
+        # As of delta-rs and of Spark, whose errors are none of the engine's.
+        (RuntimeError("the table has changed"), "late_departures: RuntimeError: the table has changed"),
+    ],
+)
+def test_what_fails_for_one_flow_ends_the_rebalance_of_no_other(
+    nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    look = Figures("flights/flights", 5.0, (9.0,) * 3, (1.0, 2.0), 100.0, 2, 8)
+    sorts = Decision("late_departures/flights", CLUSTER, 2, 2, ("asked by",), tables={"totals": ("shop",)})
+    scales = Decision("flights/flights", "scale_out", 2, 4, ("it is slow",))
+    judged = [
+        Judged("late_departures", ((sorts, look),)),
+        Judged("flights", ((scales, look),), {"parallelism": {"flights": 4}}),
+    ]
+    monkeypatch.setattr(nimbus, "lake", None, raising=False)
+    monkeypatch.setattr(periodic_rebalance, "judge", lambda _, flows: judged)
+    monkeypatch.setattr(periodic_rebalance, "recluster_all", fails)
+    assert says in refusal(run("rebalance", {}), "rebalance")
+    asked = ("rebalance", "flights", {"wait_seconds": None, "parallelism": {"flights": 4}})
+    assert [one for one in nimbus.asked if one[0] == "rebalance"] == [asked]
 
 
 def test_what_nimbus_refuses_is_the_failure_in_its_own_words(

@@ -108,28 +108,47 @@ def test_a_flow_that_a_run_is_to_catch_up_with_is_not_asked_for_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize(
+    "problem",
+    [StoreError("s3a://bucket", "it does not answer", hint="try again"), TimeoutError(110, "Connection timed out")],
+)
 def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
-    flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool
+    flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     other = FlowView.of(flow("late_departures"), FlowSettings(tmp_path))
-
-    ended = threading.Event()
 
     def told(view: FlowView, _: Mapping[str, str]) -> str:
         if view is other:
             return "a file"
-        if silent:
-            ended.wait(60)
-        raise StoreError("s3a://bucket", "it does not answer", hint="try again")
+        raise problem
 
     monkeypatch.setattr("ops.schedules._news", told)
-    monkeypatch.setattr("ops.schedules.LOOK_SECONDS", 1.0)
     schedule = catch_up_schedule([flights, other], catch_up_job([flights, other]))
     with dg.instance_for_test() as instance, dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
         said = schedule(context)
         assert isinstance(said, dg.RunRequest)
         assert [tag for tag in said.tags if tag.startswith("news/")] == ["news/late_departures"]
+
+
+@pytest.mark.slow
+def test_a_source_that_takes_longer_to_look_at_than_a_tick_is_run(
+    flights: FlowView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that grows comes to that one day, and its files would never have been read again."""
+    ended = threading.Event()
+    monkeypatch.setattr("ops.schedules._news", lambda *_: ended.wait(60) and None)
+    monkeypatch.setattr("ops.schedules.LOOK_SECONDS", 0.5)
+    job = catch_up_job([flights])
+    schedule = catch_up_schedule([flights], job)
+    with dg.instance_for_test() as instance, dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+        said = schedule(context)
+        assert isinstance(said, dg.RunRequest)
+        assert said.tags["news/flights"] == "not looked at within 0.5 s; only a run can tell"
+        # However long its store is silent: one run at a time.
+        run = create_run_for_test(instance, job.name, status=dg.DagsterRunStatus.STARTED, tags=said.tags)
+        waits = schedule(context)
+        assert isinstance(waits, dg.SkipReason)
+        assert waits.skip_message == f"flights: run {run.run_id[:8]} is to catch up"
     ended.set()
 
 
