@@ -213,7 +213,7 @@ class _Compaction:
         if durable:
             sync_table(table, version, self.lake.folder)
         cleaned = retention.clean_log(table, limit)
-        left_overs = retention.remove_left_overs(table, self._closed_rows(table).before)
+        left_overs = retention.remove_left_overs(table, self._closed_rows(table).settled)
         after = measure(table)
         return TableReport(
             state=table.name,
@@ -368,15 +368,16 @@ class _Compaction:
         """Return the closed generations of a table of rows.
 
         Quarantine is written by all batch groups of the flow, each with txids of its own, and by a batch that is poison
-        before it is committed: there the batches that Spark has planned tell, group by group.
+        before it is committed: there the batches that Spark has planned tell, group by group. One that has left its group's
+        folder behind comes back with an older version of the flow.
         """
-        planned = [
-            closed_generations(epoch.txid(group.last_batch()), max(self.open_generations, least))
-            for group in self.groups
-            if (epoch := group.epoch) is not None and group.last_batch() >= 0
-        ]
         own = self._closed(table, least=least)
-        return min([own, *planned], key=lambda closed: closed.before)
+        if table.path != self.lake.quarantine_path(self.flow):
+            return own
+        open_ones = max(self.open_generations, least)
+        each = [own, *(closed_generations(_planned_txid(group), open_ones) for group in self.groups)]
+        last = max(each, key=lambda closed: closed.before)
+        return replace(last, open=frozenset(gen for one in each for gen in range(one.before, one.before + open_ones)))
 
     def _fold_log(self, writer: StateWriter, done: _Done, opened: DeltaTable, plan: FoldPlan) -> None:
         done.slices_folded, done.rolled_up = len(plan.slices), plan.rolls_up
@@ -422,6 +423,12 @@ def _driver_rows(table: StateTable) -> int:
 
 def _alive(claims: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
     return {slice_: tuple(sorted(files)) for slice_, files in claims.items() if files}
+
+
+def _planned_txid(checkpoint: Checkpoint) -> int | None:
+    """Return the txid of the last batch that Spark has planned, or of the first one to come; None: an epoch is to begin."""
+    epoch = checkpoint.epoch
+    return None if epoch is None else epoch.txid(max(0, checkpoint.last_batch()))
 
 
 def _unfinished(checkpoint: Checkpoint) -> bool:
