@@ -23,7 +23,7 @@ from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
 from pipelines.maintenance import channels, rejected, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, fold_arrow, fold_spark, merge
-from pipelines.maintenance.housekeeping_report import Retention
+from pipelines.maintenance.housekeeping_report import FOR_GOOD, Retention
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport, measure
 from pipelines.places.location import Location
@@ -265,7 +265,7 @@ class _Compaction:
         asked = self.readers.get(table.name)
         taken = channels.taken(table, self.groups, None if asked is None else len(asked))
         hours = self.kept.state_hours if self.kept.channel_hours is None else self.kept.channel_hours
-        txid = channels.old_batches(table, taken.before, hours)
+        txid = None if hours == FOR_GOOD else channels.old_batches(table, taken.before, hours)
         if txid is not None:
             clocks = channels.clocks_of(self.lake, table.name, self.readers, self.groups)
             with self._between_batches():
