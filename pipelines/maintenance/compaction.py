@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
-from pipelines.errors import LockedError, TrideltaError
+from pipelines.errors import LockedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -26,6 +26,7 @@ from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, 
 from pipelines.maintenance.housekeeping_report import FOR_GOOD, Retention
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport, measure
+from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.lake import Lake
@@ -76,7 +77,7 @@ def compact(
     """Fold, merge, vacuum and clean the tables of a flow. Results of reads stay what they are.
 
     Safe beside the flow's stream, which appends meanwhile; backfills wait. Killed at any point it leaves tables that
-    read the same, and the next run takes up what is left.
+    read the same, and the next run takes up what is left. A table that fails holds up no other: its error comes at the end.
 
     Args:
         spark: a session; None if no table needs one (large states, tables of rows).
@@ -95,6 +96,7 @@ def compact(
         TrideltaError: `open_generations` is negative.
         RetentionSettingError: a retention is out of its range.
         LockedError: a backfill or another compaction holds the flow for too long.
+        TooLargeToFoldError: a state needs a session, or is too large for an object store.
     """
     if former:
         if unknown := former.keys() - _FORMER:
@@ -107,13 +109,35 @@ def compact(
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, keep or KEPT)
     work.readers = {} if isinstance(flow, str) else readers_of(flow)
-    reports = []
+    reports: list[TableReport] = []
+    failed: dict[str, Exception] = {}
     with work.alone(checkpoints_of(lake, flow), open_generations):
         for table in tables_of(lake, name):
-            reports.append(work.table(table))
+            try:
+                reports.append(work.table(table))
+            except (LockedError, LeaseLostError):
+                raise
+            except Exception as error:
+                logger.error("table not compacted", flow=name, state=table.name, reason=str(error))
+                failed[table.name] = error
+                continue
             if progress:
                 progress(reports[-1])
+    if failed:
+        raise _failure(name, failed)
     return CompactionReport(name, tuple(reports), time.monotonic() - started)
+
+
+def _failure(flow: str, failed: Mapping[str, Exception]) -> Exception:
+    """Return the error of the one table that was not compacted, or one that names them all."""
+    first, *more = failed.values()
+    if not more:
+        return first
+    told = "\n".join(f"  {name}: {error}" for name, error in failed.items())
+    return TrideltaError(
+        f'flow "{flow}": {len(failed)} tables were not compacted, all others were:\n{told}',
+        hint="mend the causes and compact the flow again",
+    )
 
 
 def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
@@ -198,7 +222,7 @@ class _Compaction:
         # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
         needs = [self._let_go(table, done), self._needed_by_replays(table), self._needed_by_streams(table)]
         needed = min((version for version in needs if version is not None), default=None)
-        self._rewrite(writer, done)
+        too_large = self._rewrite(writer, done)
         self._remember_removed(writer)
         limit = self._bound(table, needed)
         # What a store has taken is kept.
@@ -214,6 +238,8 @@ class _Compaction:
             sync_table(table, version, self.lake.folder)
         cleaned = retention.clean_log(table, limit)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).settled)
+        if too_large is not None:
+            raise too_large
         after = measure(table)
         return TableReport(
             state=table.name,
@@ -285,8 +311,11 @@ class _Compaction:
             self._still_held()
             writer.remember_removed(hours)
 
-    def _rewrite(self, writer: StateWriter, done: _Done) -> None:
-        """Fold or merge; where Delta finds a conflict once more, from what the table holds then."""
+    def _rewrite(self, writer: StateWriter, done: _Done) -> TooLargeToFoldError | None:
+        """Fold or merge; where Delta finds a conflict once more, from what the table holds then.
+
+        Returns why a fold was left out: its versions and its log grow all the same, and are seen to.
+        """
 
         def conflict(state: tenacity.RetryCallState) -> None:
             done.conflicts += 1
@@ -300,7 +329,11 @@ class _Compaction:
             reraise=True,
         ):
             with attempt:
-                self._rewrite_once(writer, done)
+                try:
+                    self._rewrite_once(writer, done)
+                except TooLargeToFoldError as error:
+                    return error
+        return None
 
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
         table = writer.table
@@ -389,15 +422,11 @@ class _Compaction:
         if plan.rows <= _driver_rows(writer.table):
             fold_arrow(writer, opened, plan, record)
         elif isinstance(writer.table.path, Location):
-            raise TrideltaError(
-                f'state "{writer.table.name}" has {plan.rows:,} rows to fold, more than the {STORE_ROWS:,} that are folded '
-                "where the lake is on an object store",
-                hint="compact it more often, or slice it; its reads stay right",
-            )
+            hint = "compact it more often, or slice it; its reads stay right"
+            raise TooLargeToFoldError(writer.table.name, plan.rows, STORE_ROWS, hint)
         elif self.spark is None:
-            raise TrideltaError(
-                f'state "{writer.table.name}" is too large to be folded without Spark', hint="pass a session"
-            )
+            hint = f"Spark folds it: tridelta compact {self.flow}; in Python pass a session"
+            raise TooLargeToFoldError(writer.table.name, plan.rows, DRIVER_ROWS, hint)
         else:
             fold_spark(writer, self.spark, opened, plan, record)
 

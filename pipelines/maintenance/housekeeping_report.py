@@ -113,6 +113,7 @@ class HousekeepingItem:
         bytes: What that gave back on the disk; of rows 0: their files go with a later vacuum.
         seconds: how long the work took.
         note: Why less was done than asked for, in a sentence.
+        failed: The note is of an error that the next round meets again, as long as nobody does anything about it.
     """
 
     what: str
@@ -122,6 +123,7 @@ class HousekeepingItem:
     bytes: int = 0
     seconds: float = 0.0
     note: str = ""
+    failed: bool = False
 
     @property
     def after(self) -> int:
@@ -158,6 +160,11 @@ class HousekeepingReport:
     def notes(self) -> tuple[str, ...]:
         """Return what was left for next time, and why."""
         return tuple(f"{item.what}: {item.note}" for item in self.things if item.note)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Return the notes that somebody has to do something about."""
+        return tuple(f"{item.what}: {item.note}" for item in self.things if item.failed)
 
     def to_json(self) -> dict[str, Any]:
         return {
