@@ -33,6 +33,7 @@ from pipelines.state.lake import Lake
 from pipelines.state.maintenance_commits import clustered_by
 from pipelines.state.quarantine import NAME
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
+from pipelines.state.slices import to_say_again
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 from pipelines.trident.topology import TridentTopology
@@ -225,6 +226,7 @@ class _Compaction:
         too_large = self._rewrite(writer, done)
         self._remember_removed(writer)
         limit = self._bound(table, needed)
+        self._say_slices_again(writer, limit)
         # What a store has taken is kept.
         durable = self.lake.durable and not isinstance(table.path, Location)
         if durable:
@@ -261,6 +263,19 @@ class _Compaction:
                 locks.enter_context(self._between_batches())
             unfinished = any(map(_unfinished, self.groups))
             return retention.bound(table, self.kept.state_hours, unfinished=unfinished, needed=needed)
+
+    def _say_slices_again(self, writer: StateWriter, limit: retention.Bound) -> None:
+        """Say when slices were made, where the log that says it would else stay, or be missed: it is all that knows it."""
+        opened = self._opened(writer.table)
+        made = to_say_again(writer.table, limit.version)
+        if not made:
+            return
+        record = self._record(writer.table).model_copy(update={"claims": None, "claims_of": None, "made": made})
+        try:
+            writer.say(opened, record)
+        except CommitFailedError:
+            # Until the next compaction the log stays.
+            logger.info("compaction conflict", flow=self.flow, state=writer.table.name, attempt=1)
 
     def _needed_by_replays(self, table: StateTable) -> int | None:
         quarantine = self.lake.quarantine_path(self.flow)
