@@ -30,7 +30,7 @@ from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.lake import Lake
-from pipelines.state.maintenance_commits import clustered_by
+from pipelines.state.maintenance_commits import PLAIN_NAMES, clustered_by
 from pipelines.state.quarantine import NAME
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
 from pipelines.state.slices import to_say_again
@@ -217,8 +217,9 @@ class _Compaction:
     # --- a table ----------------------------------------------------------------------------------------------------
 
     def table(self, table: StateTable) -> TableReport:
-        started = time.monotonic()
-        writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
+        started, writer, done = time.monotonic(), StateWriter(table, table.declared), _Done()
+        self._name_plainly(writer)
+        before = measure(table)
         version = table.version()
         # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
         needs = [self._let_go(table, done), self._needed_by_replays(table), self._needed_by_streams(table)]
@@ -313,6 +314,12 @@ class _Compaction:
                 opened = self._opened(table)
                 done.rows_let_go = channels.let_go(table, opened, txid, self._record(table), clocks)
         return taken.needed
+
+    def _name_plainly(self, writer: StateWriter) -> None:
+        """Have Spark name its files without slices, once: an older table may be compacted before its flow starts."""
+        if not PLAIN_NAMES.items() <= DeltaTable(str(writer.table.path)).metadata().configuration.items():
+            with self._between_batches():
+                writer.name_files_plainly(self._opened(writer.table))
 
     def _remember_removed(self, writer: StateWriter) -> None:
         """Set the table's property for a longer retention than before, once, between two batches of the stream.
