@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from pipelines.errors import TrideltaError
 
 if TYPE_CHECKING:
     import dagster as dg
+    from pyspark.sql import SparkSession
 
     from pipelines.maintenance import HousekeepingItem, HousekeepingReport, Retention
     from pipelines.maintenance.housekeeping import RegistryWork
@@ -31,34 +32,34 @@ def run_round(
     *,
     dry_run: bool = False,
     compacts: bool = False,
-    compacts_files: bool = False,
+    spark: Callable[[], SparkSession] | None = None,
 ) -> HousekeepingReport:
     """Clean up a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
 
     Args:
         dry_run: Change nothing; count what would go.
-        compacts: Also compact the tables of every flow, without Spark.
-        compacts_files: Compact those of flows at least that were deployed from a file.
+        compacts: Also compact the tables of every flow.
+        spark: Gives a session for that. With it the tables of flows are compacted at least that the catalog does not have: of
+            those that were deployed from a file, and those whose module does not load here.
     """
     from pipelines.maintenance import run_housekeeping
-    from pipelines.maintenance.housekeeping import flows_in
+    from pipelines.maintenance.housekeeping import Flows, flows_in
     from pipelines.nimbus.settings import nimbus_home, registry_url
 
     url = registry_url(settings)
     # A flow whose module cannot be loaded is compacted by its name.
     known = {spec.name: spec for spec in found()[0]}
-    files = deployed_files(url) if compacts or compacts_files else {}
-    there = flows_in(lake) if compacts or files else []
-    named = [name for name in there if compacts or (name in files and name not in known)]
+    all_of_them = compacts or spark is not None
+    files = deployed_files(url) if all_of_them else {}
+    named = [name for name in (flows_in(lake) if all_of_them else ()) if compacts or name not in known]
+    flows = [known[name].topology(settings) if name in known else _of_file(files.get(name), name) for name in named]
     with _registry(url) as registry:
         report = run_housekeeping(
             lake,
             registry,
             kept,
             nimbus_home=nimbus_home(settings),
-            flows=[
-                known[name].topology(settings) if name in known else _of_file(files.get(name), name) for name in named
-            ],
+            flows=Flows(flows, spark),
             dry_run=dry_run,
         )
     if kept.run_days is None:

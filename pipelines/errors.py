@@ -566,6 +566,16 @@ class LockedError(TrideltaError):
         )
 
 
+class TooLargeToFoldError(TrideltaError):
+    """A state has more rows to fold than this compaction can; all else that a compaction does was done."""
+
+    def __init__(self, state: str, rows: int, most: int, hint: str) -> None:
+        self.state, self.rows, self.most = state, rows, most
+        super().__init__(
+            f'state "{state}" has {rows:,} rows to fold, more than the {most:,} that are folded here', hint=hint
+        )
+
+
 class HalfMadeCheckpointError(TrideltaError):
     """A change of a query's partitions was cut off, and what it has left of the checkpoint is not what a run would go on from."""
 

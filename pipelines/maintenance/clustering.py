@@ -111,9 +111,9 @@ class _Clustering(_Compaction):
                 self._sort(writer, opened, None)
                 done.slices_folded = 1
         else:
-            closed = self._closed_rows(table).before
+            closed = self._closed_rows(table)
             opened = self._opened(table)
-            parts = [part for part in parts_of(opened) if part.gen < closed]
+            parts = [part for part in parts_of(opened) if closed.has(part.gen)]
             if parts:
                 self._sort(writer, opened, sorted({part.gen for part in parts}))
             done.slices_folded = len({part.slice for part in parts})

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
-from pipelines.errors import LockedError, TrideltaError
+from pipelines.errors import LockedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -23,15 +23,17 @@ from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
 from pipelines.maintenance import channels, rejected, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, fold_arrow, fold_spark, merge
-from pipelines.maintenance.housekeeping_report import Retention
+from pipelines.maintenance.housekeeping_report import FOR_GOOD, Retention
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport, measure
+from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.lake import Lake
-from pipelines.state.maintenance_commits import clustered_by
+from pipelines.state.maintenance_commits import PLAIN_NAMES, clustered_by
 from pipelines.state.quarantine import NAME
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
+from pipelines.state.slices import to_say_again
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 from pipelines.trident.topology import TridentTopology
@@ -76,7 +78,7 @@ def compact(
     """Fold, merge, vacuum and clean the tables of a flow. Results of reads stay what they are.
 
     Safe beside the flow's stream, which appends meanwhile; backfills wait. Killed at any point it leaves tables that
-    read the same, and the next run takes up what is left.
+    read the same, and the next run takes up what is left. A table that fails holds up no other: its error comes at the end.
 
     Args:
         spark: a session; None if no table needs one (large states, tables of rows).
@@ -95,6 +97,7 @@ def compact(
         TrideltaError: `open_generations` is negative.
         RetentionSettingError: a retention is out of its range.
         LockedError: a backfill or another compaction holds the flow for too long.
+        TooLargeToFoldError: a state needs a session, or is too large for an object store.
     """
     if former:
         if unknown := former.keys() - _FORMER:
@@ -107,13 +110,35 @@ def compact(
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, keep or KEPT)
     work.readers = {} if isinstance(flow, str) else readers_of(flow)
-    reports = []
+    reports: list[TableReport] = []
+    failed: dict[str, Exception] = {}
     with work.alone(checkpoints_of(lake, flow), open_generations):
         for table in tables_of(lake, name):
-            reports.append(work.table(table))
+            try:
+                reports.append(work.table(table))
+            except (LockedError, LeaseLostError):
+                raise
+            except Exception as error:
+                logger.error("table not compacted", flow=name, state=table.name, reason=str(error))
+                failed[table.name] = error
+                continue
             if progress:
                 progress(reports[-1])
+    if failed:
+        raise _failure(name, failed)
     return CompactionReport(name, tuple(reports), time.monotonic() - started)
+
+
+def _failure(flow: str, failed: Mapping[str, Exception]) -> Exception:
+    """Return the error of the one table that was not compacted, or one that names them all."""
+    first, *more = failed.values()
+    if not more:
+        return first
+    told = "\n".join(f"  {name}: {error}" for name, error in failed.items())
+    return TrideltaError(
+        f'flow "{flow}": {len(failed)} tables were not compacted, all others were:\n{told}',
+        hint="mend the causes and compact the flow again",
+    )
 
 
 def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
@@ -192,15 +217,17 @@ class _Compaction:
     # --- a table ----------------------------------------------------------------------------------------------------
 
     def table(self, table: StateTable) -> TableReport:
-        started = time.monotonic()
-        writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
+        started, writer, done = time.monotonic(), StateWriter(table, table.declared), _Done()
+        self._name_plainly(writer)
+        before = measure(table)
         version = table.version()
         # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
         needs = [self._let_go(table, done), self._needed_by_replays(table), self._needed_by_streams(table)]
         needed = min((version for version in needs if version is not None), default=None)
-        self._rewrite(writer, done)
+        too_large = self._rewrite(writer, done)
         self._remember_removed(writer)
         limit = self._bound(table, needed)
+        self._say_slices_again(writer, limit)
         # What a store has taken is kept.
         durable = self.lake.durable and not isinstance(table.path, Location)
         if durable:
@@ -213,7 +240,9 @@ class _Compaction:
         if durable:
             sync_table(table, version, self.lake.folder)
         cleaned = retention.clean_log(table, limit)
-        left_overs = retention.remove_left_overs(table, self._closed_rows(table).before)
+        left_overs = retention.remove_left_overs(table, self._closed_rows(table).settled)
+        if too_large is not None:
+            raise too_large
         after = measure(table)
         return TableReport(
             state=table.name,
@@ -235,6 +264,19 @@ class _Compaction:
                 locks.enter_context(self._between_batches())
             unfinished = any(map(_unfinished, self.groups))
             return retention.bound(table, self.kept.state_hours, unfinished=unfinished, needed=needed)
+
+    def _say_slices_again(self, writer: StateWriter, limit: retention.Bound) -> None:
+        """Say when slices were made, where the log that says it would else stay, or be missed: it is all that knows it."""
+        opened = self._opened(writer.table)
+        made = to_say_again(writer.table, limit.version)
+        if not made:
+            return
+        record = self._record(writer.table).model_copy(update={"claims": None, "claims_of": None, "made": made})
+        try:
+            writer.say(opened, record)
+        except CommitFailedError:
+            # Until the next compaction the log stays.
+            logger.info("compaction conflict", flow=self.flow, state=writer.table.name, attempt=1)
 
     def _needed_by_replays(self, table: StateTable) -> int | None:
         quarantine = self.lake.quarantine_path(self.flow)
@@ -265,13 +307,19 @@ class _Compaction:
         asked = self.readers.get(table.name)
         taken = channels.taken(table, self.groups, None if asked is None else len(asked))
         hours = self.kept.state_hours if self.kept.channel_hours is None else self.kept.channel_hours
-        txid = channels.old_batches(table, taken.before, hours)
+        txid = None if hours == FOR_GOOD else channels.old_batches(table, taken.before, hours)
         if txid is not None:
             clocks = channels.clocks_of(self.lake, table.name, self.readers, self.groups)
             with self._between_batches():
                 opened = self._opened(table)
                 done.rows_let_go = channels.let_go(table, opened, txid, self._record(table), clocks)
         return taken.needed
+
+    def _name_plainly(self, writer: StateWriter) -> None:
+        """Have Spark name its files without slices, once: an older table may be compacted before its flow starts."""
+        if not PLAIN_NAMES.items() <= DeltaTable(str(writer.table.path)).metadata().configuration.items():
+            with self._between_batches():
+                writer.name_files_plainly(self._opened(writer.table))
 
     def _remember_removed(self, writer: StateWriter) -> None:
         """Set the table's property for a longer retention than before, once, between two batches of the stream.
@@ -285,8 +333,11 @@ class _Compaction:
             self._still_held()
             writer.remember_removed(hours)
 
-    def _rewrite(self, writer: StateWriter, done: _Done) -> None:
-        """Fold or merge; where Delta finds a conflict once more, from what the table holds then."""
+    def _rewrite(self, writer: StateWriter, done: _Done) -> TooLargeToFoldError | None:
+        """Fold or merge; where Delta finds a conflict once more, from what the table holds then.
+
+        Returns why a fold was left out: its versions and its log grow all the same, and are seen to.
+        """
 
         def conflict(state: tenacity.RetryCallState) -> None:
             done.conflicts += 1
@@ -300,7 +351,11 @@ class _Compaction:
             reraise=True,
         ):
             with attempt:
-                self._rewrite_once(writer, done)
+                try:
+                    self._rewrite_once(writer, done)
+                except TooLargeToFoldError as error:
+                    return error
+        return None
 
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
         table = writer.table
@@ -368,15 +423,16 @@ class _Compaction:
         """Return the closed generations of a table of rows.
 
         Quarantine is written by all batch groups of the flow, each with txids of its own, and by a batch that is poison
-        before it is committed: there the batches that Spark has planned tell, group by group.
+        before it is committed: there the batches that Spark has planned tell, group by group. One that has left its group's
+        folder behind comes back with an older version of the flow.
         """
-        planned = [
-            closed_generations(epoch.txid(group.last_batch()), max(self.open_generations, least))
-            for group in self.groups
-            if (epoch := group.epoch) is not None and group.last_batch() >= 0
-        ]
         own = self._closed(table, least=least)
-        return min([own, *planned], key=lambda closed: closed.before)
+        if table.path != self.lake.quarantine_path(self.flow):
+            return own
+        open_ones = max(self.open_generations, least)
+        each = [own, *(closed_generations(_planned_txid(group), open_ones) for group in self.groups)]
+        last = max(each, key=lambda closed: closed.before)
+        return replace(last, open=frozenset(gen for one in each for gen in range(one.before, one.before + open_ones)))
 
     def _fold_log(self, writer: StateWriter, done: _Done, opened: DeltaTable, plan: FoldPlan) -> None:
         done.slices_folded, done.rolled_up = len(plan.slices), plan.rolls_up
@@ -388,15 +444,11 @@ class _Compaction:
         if plan.rows <= _driver_rows(writer.table):
             fold_arrow(writer, opened, plan, record)
         elif isinstance(writer.table.path, Location):
-            raise TrideltaError(
-                f'state "{writer.table.name}" has {plan.rows:,} rows to fold, more than the {STORE_ROWS:,} that are folded '
-                "where the lake is on an object store",
-                hint="compact it more often, or slice it; its reads stay right",
-            )
+            hint = "compact it more often, or slice it; its reads stay right"
+            raise TooLargeToFoldError(writer.table.name, plan.rows, STORE_ROWS, hint)
         elif self.spark is None:
-            raise TrideltaError(
-                f'state "{writer.table.name}" is too large to be folded without Spark', hint="pass a session"
-            )
+            hint = f"Spark folds it: tridelta compact {self.flow}; in Python pass a session"
+            raise TooLargeToFoldError(writer.table.name, plan.rows, DRIVER_ROWS, hint)
         else:
             fold_spark(writer, self.spark, opened, plan, record)
 
@@ -422,6 +474,12 @@ def _driver_rows(table: StateTable) -> int:
 
 def _alive(claims: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
     return {slice_: tuple(sorted(files)) for slice_, files in claims.items() if files}
+
+
+def _planned_txid(checkpoint: Checkpoint) -> int | None:
+    """Return the txid of the last batch that Spark has planned, or of the first one to come; None: an epoch is to begin."""
+    epoch = checkpoint.epoch
+    return None if epoch is None else epoch.txid(max(0, checkpoint.last_batch()))
 
 
 def _unfinished(checkpoint: Checkpoint) -> bool:

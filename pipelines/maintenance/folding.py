@@ -167,7 +167,7 @@ def merge(
             batch may still be appended, whatever a lock says.
     """
     touched: set[str] = set()
-    inside = [part for part in parts_of(table) if part.gen < sealed.before]
+    inside = [part for part in parts_of(table) if part.gen < sealed.settled]
     loose = loose_generations(inside)
     if spark is not None and any(len(generations) > 1 for generations in loose.values()):
         size = sum(part.bytes for part in inside if part.gen in loose.get(str(part.slice), ()))
@@ -175,7 +175,7 @@ def merge(
         touched.update(loose)
         # Not the last version: others may have committed behind, of which the record does not know.
         table = DeltaTable(str(writer.table.path), version=version)
-    parts = [part for part in parts_of(table) if part.gen < closed.before]
+    parts = [part for part in parts_of(table) if closed.has(part.gen)]
     loose = loose_generations(parts)
     crowded = [part for part in parts if part.files > 1 and part.gen in loose.get(str(part.slice), ())]
     if crowded:

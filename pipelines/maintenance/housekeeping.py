@@ -44,6 +44,8 @@ from pipelines.places.location import Location
 from pipelines.state.lake import Lake, tables_in
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pipelines.trident.topology import TridentTopology
 
 logger = logs.logger(__name__)
@@ -55,13 +57,26 @@ RegistryWork = Callable[[Retention, bool], HousekeepingItem]
 """Removes old records of a registry, or with True only counts them."""
 
 
+@dataclass(frozen=True)
+class Flows:
+    """Flows to compact.
+
+    Attributes:
+        flows: as `compact` takes them.
+        spark: gives a session, once a flow is compacted; None: that is done without Spark.
+    """
+
+    flows: Sequence[TridentTopology | str] = ()
+    spark: Callable[[], SparkSession] | None = None
+
+
 def run_housekeeping(
     lake: Lake,
     registry: RegistryWork | None = None,
     retention: Retention | None = None,
     *,
     nimbus_home: Path | None = None,
-    flows: Sequence[TridentTopology | str] = (),
+    flows: Flows | Sequence[TridentTopology | str] = (),
     dry_run: bool = False,
 ) -> HousekeepingReport:
     """Run one round over everything that grows. Killed at any point, the next round takes up what is left.
@@ -71,17 +86,18 @@ def run_housekeeping(
         registry: removes old records of the registry; None: there is none.
         retention: how long things are kept; None: as the environment says.
         nimbus_home: `<home>/nimbus`, for the logs; None: leave them alone.
-        flows: those to compact in the same round, without Spark. Channels of a flow given by its name alone keep their rows.
+        flows: those to compact in the same round, without Spark where they are given alone. Channels of a flow given by its
+            name alone keep their rows.
         dry_run: change nothing; tell what would go. Compaction is left out.
 
     Raises:
         RetentionSettingError: the environment holds a retention that is none.
     """
     started = time.monotonic()
-    work = _Round(lake, retention or Retention.from_environment(), dry_run)
+    given = flows if isinstance(flows, Flows) else Flows(flows)
+    work = _Round(lake, retention or Retention.from_environment(), dry_run, given)
     things = [
-        timed(partial(_or_note, work_on, what, unit))
-        for what, unit, work_on in work.works(flows, registry, nimbus_home)
+        timed(partial(_or_note, work_on, what, unit)) for what, unit, work_on in work.works(registry, nimbus_home)
     ]
     return HousekeepingReport(tuple(things), round(time.monotonic() - started, 3), dry_run, tuple(work.compactions))
 
@@ -93,14 +109,13 @@ class _Round:
     lake: Lake
     kept: Retention
     dry_run: bool
+    flows: Flows
     compactions: list[CompactionReport] = field(default_factory=list)
 
-    def works(
-        self, flows: Sequence[TridentTopology | str], registry: RegistryWork | None, nimbus_home: Path | None
-    ) -> Iterator[Work]:
+    def works(self, registry: RegistryWork | None, nimbus_home: Path | None) -> Iterator[Work]:
         """Yield what is to be done, one after the other: a flow that was compacted needs no more for its quarantine."""
         lake, kept, dry_run = self.lake, self.kept, self.dry_run
-        for flow in flows if not dry_run else ():
+        for flow in self.flows.flows if not dry_run else ():
             yield _tables_of(flow), "files", partial(self._compacted, flow)
         yield from _unreadable(lake)
         whole = {report.flow for report in self.compactions}
@@ -133,7 +148,8 @@ class _Round:
             yield folders.what, "folders", partial(remove_old_objects, folders, days, dry_run=dry_run)
 
     def _compacted(self, flow: TridentTopology | str) -> HousekeepingItem:
-        report = compact(None, self.lake, flow, self.kept)
+        spark = None if self.flows.spark is None else self.flows.spark()
+        report = compact(spark, self.lake, flow, self.kept)
         self.compactions.append(report)
         files = sum(table.files_removed + table.log_files_removed for table in report.tables)
         before = sum(table.before.files + table.before.log_files for table in report.tables)
@@ -194,7 +210,7 @@ def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> Hous
     except LockedError:
         return HousekeepingItem(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
     except (TrideltaError, OSError) as error:
-        return HousekeepingItem(what, unit, 0, note=str(error))
+        return HousekeepingItem(what, unit, 0, note=str(error), failed=True)
     except Exception as error:
         logger.exception("housekeeping failed", what=what)
-        return HousekeepingItem(what, unit, 0, note=f"{type(error).__name__}: {error}")
+        return HousekeepingItem(what, unit, 0, note=f"{type(error).__name__}: {error}", failed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from pipelines.errors import TrideltaError
 
 PREFIX = "TRIDELTA_KEEP_"
 _NEEDED = ("state_hours", "wait_seconds")
+_AS_STATES = "channel_hours"
+"""None means something else there than for good."""
+FOR_GOOD = math.inf
 _LIMITS = {"hours": HOURS, "days": DAYS, "seconds": WAIT_SECONDS}
 # Nimbus' own setting for both, where nothing more exact is said.
 _ELSE = dict.fromkeys(("flow_days", "log_days"), "TRIDELTA_NIMBUS_RETENTION_DAYS")
@@ -23,11 +27,11 @@ class RetentionSettingError(TrideltaError):
 
     def __init__(self, name: str, value: object) -> None:
         self.name, self.value = name, value
-        super().__init__(
-            f"{name}: {value!r} is no retention",
-            hint="write a number from 0 on"
-            + ("" if name.removeprefix(PREFIX).lower() in _NEEDED else "; leave it empty, or None, to keep all"),
-        )
+        field_name = name.removeprefix(PREFIX).lower()
+        empty = "" if field_name in _NEEDED else "; leave it empty, or None, to keep all"
+        if field_name == _AS_STATES:
+            empty = f"; leave it empty ({FOR_GOOD} in Python) to keep all"
+        super().__init__(f"{name}: {value!r} is no retention", hint=f"write a number from 0 on{empty}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Retention:
 
     Attributes:
         state_hours: How far back states stay readable, by txid, version or time.
-        channel_hours: Rows of a channel that all its readers have taken; None: as states.
+        channel_hours: Rows of a channel that all its readers have taken; None: as states; FOR_GOOD: they stay.
         quarantine_days: Rejected rows.
         copies_days: The newest copy of a checkpoint that a repartition made. Older ones go at once.
         replaced_days: Checkpoints that a change of a flow has put aside.
@@ -68,7 +72,10 @@ class Retention:
             value = getattr(self, retention.name)
             limit = _LIMITS.get(retention.name.rpartition("_")[2], KEPT)
             try:
-                if value is not None or retention.name in _NEEDED:
+                if (value is not None or retention.name in _NEEDED) and (retention.name, value) != (
+                    _AS_STATES,
+                    FOR_GOOD,
+                ):
                     limit.taken(value)
             except OutOfBoundsError:
                 raise RetentionSettingError(retention.name, value) from None
@@ -88,7 +95,8 @@ class Retention:
         for retention in fields(cls):
             for variable in (PREFIX + retention.name.upper(), _ELSE.get(retention.name, "")):
                 if variable in os.environ:
-                    values[retention.name] = _number(variable, os.environ[variable])
+                    number = _number(variable, os.environ[variable])
+                    values[retention.name] = FOR_GOOD if number is None and retention.name == _AS_STATES else number
                     break
         return replace(default or cls(), **values | chosen)  # type: ignore[arg-type]
 
@@ -105,6 +113,7 @@ class HousekeepingItem:
         bytes: What that gave back on the disk; of rows 0: their files go with a later vacuum.
         seconds: how long the work took.
         note: Why less was done than asked for, in a sentence.
+        failed: The note is of an error that the next round meets again, as long as nobody does anything about it.
     """
 
     what: str
@@ -114,6 +123,7 @@ class HousekeepingItem:
     bytes: int = 0
     seconds: float = 0.0
     note: str = ""
+    failed: bool = False
 
     @property
     def after(self) -> int:
@@ -151,6 +161,11 @@ class HousekeepingReport:
         """Return what was left for next time, and why."""
         return tuple(f"{item.what}: {item.note}" for item in self.things if item.note)
 
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Return the notes that somebody has to do something about."""
+        return tuple(f"{item.what}: {item.note}" for item in self.things if item.failed)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "dry_run": self.dry_run,
@@ -173,6 +188,9 @@ def _number(name: str, text: str) -> float | None:
     if not text.strip():
         return None
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         raise RetentionSettingError(name, text) from None
+    if math.isinf(number):
+        raise RetentionSettingError(name, text)
+    return number

@@ -37,10 +37,21 @@ class Closed:
             or stands still meanwhile.
         gen: the generation that rewritten rows get. Lower than that of any batch to come, so that a roll-up of this
             generation never hides one.
+        open: lower generations that are open all the same: quarantine has several writers, each with txids of its own.
     """
 
     before: int
     gen: int
+    open: frozenset[int] = frozenset()
+
+    def has(self, gen: int) -> bool:
+        """Return whether a generation is closed."""
+        return gen < self.before and gen not in self.open
+
+    @property
+    def settled(self) -> int:
+        """Return the generation below which no writer is, nor comes to be: one that is far behind goes on, too."""
+        return min(self.before, *self.open) if self.open else self.before
 
 
 def closed_generations(last_txid: int | None, open_generations: int) -> Closed:

@@ -25,6 +25,7 @@ from pipelines.state.delta_log import log_folder
 from pipelines.state.maintenance_commits import REMEMBERED
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import GEN
+from pipelines.state.slices import mentions
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 
@@ -206,7 +207,7 @@ def _remove_working_files(table: Location, now: float | None) -> int:
 
 
 def _remembered(table: StateTable, readable: int) -> set[int]:
-    """Return commits that are asked for whatever their age: the last batch, or replay, the highest epoch, claims of slices.
+    """Return commits that are asked for whatever their age: the last batch, or replay, the highest epoch, what is said of slices.
 
     Those of the last version, of the oldest one that can be read, and of what a RESTORE since has gone back to: another
     RESTORE may make any of them the last one.
@@ -230,7 +231,7 @@ def _remembered(table: StateTable, readable: int) -> set[int]:
 
 
 def _counted(records: Sequence[CommitRecord]) -> set[int]:
-    """Return of commits that count the last batch, and those that say the claims of each slice."""
+    """Return of commits that count the last batch, and those that say the claims of each slice, and when it was made."""
     last: dict[str, int] = {}
     for commit in records:
         if commit.record is None:
@@ -248,7 +249,7 @@ def _counted(records: Sequence[CommitRecord]) -> set[int]:
             last.update({f"claims of None/{slice_}": commit.version for slice_ in commit.record.claims})
         for group, claims in (commit.record.claims_of or {}).items():
             last.update({f"claims of {group}/{slice_}": commit.version for slice_ in claims})
-    return set(last.values())
+    return {*last.values(), *mentions(records).values()}
 
 
 def _emptied(what: str, reset: CommitRecord) -> bool:

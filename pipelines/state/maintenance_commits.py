@@ -177,6 +177,12 @@ class TableKeeper:
         said = properties(record, carried, unchanged=True)
         write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
 
+    def say(self, table: DeltaTable, record: BatchRecord) -> None:
+        """Commit a record alone, behind the version that it was made from."""
+        record = record.with_commit_name()
+        with known_by_name(self.table, table, record):
+            self._note(table, record, of_rewrite(table))
+
     def optimize(
         self,
         table: DeltaTable,
@@ -193,9 +199,7 @@ class TableKeeper:
         """
         if record.claims or record.claims_of:
             # delta-rs gives an OPTIMIZE no transaction id: a commit that has one says what may be out of date.
-            record = record.with_commit_name()
-            with known_by_name(self.table, table, record):
-                self._note(table, record, of_rewrite(table))
+            self.say(table, record)
             record = record.model_copy(update={"claims": None, "claims_of": None})
         record = record.with_commit_name()
         given: dict[str, Any] = {

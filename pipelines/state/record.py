@@ -69,6 +69,8 @@ class BatchRecord(BaseModel):
         claims_of: for `compaction` of quarantine: all claims still alive, by batch group and slice.
         bounds: of a log state: by sum the greatest absolute value that the total of any key may have (`pipelines.state.sums`).
         states: for `poison`: by name the version of each state that its rows are behind; null in those of earlier releases.
+        made: for `compaction`: by slice the version, the time (in ms) and the `read` of the commit that made it last, before the
+            log of these goes; null in those of earlier releases.
         commit: a name of its own, by which its writer finds it in the log; null in those by delta-rs of earlier releases.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
@@ -101,6 +103,7 @@ class BatchRecord(BaseModel):
     claims_of: dict[str, dict[str, tuple[str, ...]]] | None = None
     bounds: dict[str, int] | None = None
     states: dict[str, int] | None = None
+    made: dict[str, tuple[int, int, dict[str, int] | None]] | None = None
     commit: str | None = None
 
     def with_commit_name(self) -> BatchRecord:

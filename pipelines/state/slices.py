@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
 from pipelines.state.delta_log import actions, adds
 from pipelines.state.kinds import MAP
-from pipelines.state.record import BATCH, REPLAY, SLICE, CommitRecord
+from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import RESERVED, SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def made_slices(table: StateTable) -> frozenset[str] | None:
 
 
 def slice_times(table: StateTable) -> Mapping[str, datetime]:
-    """Find when a backfill last committed each slice, as far back as the table's log goes."""
+    """Find when a backfill last committed each slice."""
     return {slice_: commit.time for slice_, commit in _slice_commits(table).items()}
 
 
@@ -48,7 +48,8 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
 
     Returns:
         By slice the last commit of `source` that wrote it: a backfill's, a stream's, or a replay's. A compaction
-        writes the same rows. A slice that was made before versions were recorded counts by the times of the commits.
+        writes the same rows. A slice that was made before versions were recorded counts by the times of the commits. Batches
+        and replays are known as far back as the log of `source` goes.
     """
     made = {slice_: commit for slice_, commit in _slice_commits(table).items() if slice_ in set(slices)}
     if not made or not source.exists():
@@ -69,19 +70,66 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
     }
 
 
+def mentions(commits: Iterable[CommitRecord]) -> dict[str, int]:
+    """Return by slice the version of the last commit that says when it was made: a backfill's, or a compaction's behind it."""
+    said: dict[str, int] = {}
+    for commit in commits:
+        if commit.kind == SLICE and commit.slice is not None:
+            said[commit.slice] = commit.version
+        said |= dict.fromkeys((commit.record.made or ()) if commit.record else (), commit.version)
+    return said
+
+
+def to_say_again(table: StateTable, readable: int) -> dict[str, tuple[int, int, dict[str, int] | None]]:
+    """Return what a commit has to say of slices (`BatchRecord.made`), so that the log up to a version may go.
+
+    None where that would give nothing back: where all that is said stands behind that version, or no rows have come since.
+    So a table of thousands of slices says it about once in the time for which its versions stay.
+    """
+    counting = table.commits.counting()
+    oldest = min(mentions(counting).values(), default=readable)
+    if not any(oldest < commit.version <= readable and commit.kind in _WRITES for commit in table.history()):
+        return {}
+    return {
+        slice_: (commit.version, int(commit.time.timestamp() * 1000), commit.record.read if commit.record else None)
+        for slice_, commit in _last_of(counting).items()
+    }
+
+
+_WRITES = (BATCH, SLICE, REPLAY, RESET)
+
+
 def _slice_commits(table: StateTable) -> dict[str, CommitRecord]:
-    """Return the last backfill of each slice, as far back as the table's log goes."""
+    """Return the last backfill of each slice; where its log is gone, as a compaction says."""
+    return _last_of(table.commits.counting()) if table.exists() else {}
+
+
+def _last_of(counting: Iterable[CommitRecord]) -> dict[str, CommitRecord]:
     commits: dict[str, CommitRecord] = {}
-    for commit in table.commits.counting() if table.exists() else ():
+    for commit in counting:
         if commit.kind == SLICE and commit.slice is not None:
             commits[commit.slice] = commit
+        for slice_, made in _said(commit):
+            # Nobody makes one beside a compaction: what stands there is this one, or the log of it is gone.
+            commits.setdefault(slice_, made)
     return commits
+
+
+def _said(commit: CommitRecord) -> Iterator[tuple[str, CommitRecord]]:
+    """Yield the slices of which a compaction says when they were made, as the commits that they were."""
+    record = commit.record
+    for slice_, (version, time, read) in ((record.made or {}) if record else {}).items():
+        made = BatchRecord(kind=SLICE, flow=record.flow if record else "", slice=slice_, read=read)
+        yield slice_, CommitRecord(version, datetime.fromtimestamp(time / 1000, UTC), "", made)
 
 
 def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
     """Return the last commit behind a version that changed each slice."""
     commits: dict[str, CommitRecord] = {}
     for commit in table.history():
+        for slice_, made in _said(commit):
+            if made.version > max(since, commits[slice_].version if slice_ in commits else -1):
+                commits[slice_] = made
         if commit.version <= since:
             continue
         if commit.kind == SLICE and commit.slice is not None:

@@ -6,7 +6,8 @@ transaction id of the stream: Delta refuses it if another commit of that id has 
 
 Commits that are no batches (a slice, a replay, a reset) carry the stream's id as well, with the version that it has. Together
 with what a compaction rewrites they carry one more id, of which a batch knows nothing: it refuses a rewrite made of what has
-been replaced since, and leaves appends beside it alone.
+been replaced since, and leaves appends beside it alone. A release of poison rows carries that one, too: Spark would bring back
+what it has read before.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pipelines.state.table import StateTable
 
 _TRY_BITS = 20
 """Low bits of the version of a repeatable transaction id: they number the commits of the txid, which has the high bits."""
-_BESIDE = (SLICE, REPLAY, RESET)
-_COUNTING = (BATCH, *_BESIDE, POISON, FORGOTTEN)
+_BESIDE = (SLICE, REPLAY, RESET, FORGOTTEN)
+_COUNTING = (BATCH, *_BESIDE, POISON)
 REWRITES = "rewrites"
 """The transaction id of all commits of a table that are no batches."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -480,9 +480,11 @@ class StateWriter(TableKeeper):
         """Remove the rows of a txid that a condition names, if there are any. Quarantine only."""
         if self.table.count(where):
             record = BatchRecord(kind=FORGOTTEN, flow=self.declared.flow, txid=txid, group=group).with_commit_name()
-            given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
-            judge = self._judge(record, None, seen=seen)
-            self._commit(lambda table, carried: table.delete(where, **given), record, judge, _TRIES)
+
+            def forget(table: DeltaTable, carried: Transactions) -> None:
+                table.delete(where, commit_properties=properties(record, carried), post_commithook_properties=HOOKS)
+
+            self._commit(forget, record, self._judge(record, None, seen=seen), _TRIES)
 
     # --- commits ----------------------------------------------------------------------------------------------------
 

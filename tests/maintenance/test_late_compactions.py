@@ -22,12 +22,15 @@ from pipelines.maintenance import channels, compact, compaction
 from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import on_disk
+from pipelines.state import record as record_module
 from pipelines.state.kinds import MAP, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.record import COMPACTION, RESET, SLICE, BatchRecord
+from pipelines.state.record import COMPACTION, FORGOTTEN, RESET, SLICE, BatchRecord
+from pipelines.state.schema import TXID
 from pipelines.state.turns import stream_id
 from pipelines.state.writer import StateWriter
 from tests.maintenance.small_state import FLOW, STATE, SmallState
+from tests.maintenance.test_quarantine_retention import Refused
 from tests.state.small_kinds import SmallTable
 
 if TYPE_CHECKING:
@@ -224,6 +227,36 @@ def test_an_older_copy_from_before_a_compaction_is_refused(tmp_path: Path, besid
     shutil.copytree(tmp_path / "copy", on_disk(state.table.path))
     with nullcontext() if beside != "no stream" else pytest.raises(TableBehindError, match="it is an older copy"):
         Belonging(checkpoint, Lake(tmp_path / "lake")).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["all go", "some stay"])
+def test_spark_brings_no_released_row_of_quarantine_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A group that begins anew releases the rows of its poison batches between Spark's read and its commit."""
+    monkeypatch.setattr(record_module, "GENERATION", 4)
+    refused, rewrite = Refused(tmp_path), StateWriter.rewrite_spark
+    for txid in range(9):
+        refused.batch(txid, 0)
+    waiting = [True]
+
+    def late(self: StateWriter, *args: Any, **more: Any) -> int:
+        if waiting:
+            waiting.pop()
+            if how == "all go":
+                refused.writer.forget_rows(-1, f"{TXID} IN (1, 2)", "one")
+            else:
+                rows = refused.table.stored(f"{TXID} = 1")
+                said = BatchRecord(kind=FORGOTTEN, flow=FLOW, txid=1, group="one")
+                refused.writer.replace_rows(rows, said, f"{TXID} IN (1, 2)")
+        return rewrite(self, *args, **more)
+
+    monkeypatch.setattr(StateWriter, "rewrite_spark", late)
+    (report,) = compact(spark, refused.lake, FLOW).tables
+    gone = {"one 1", "one 2"} if how == "all go" else {"one 2"}
+    assert refused.held() == {f"one {txid}" for txid in range(9)} - gone
+    assert report.conflicts == 1
 
 
 def test_a_note_holds_the_commits_of_one_query_up_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

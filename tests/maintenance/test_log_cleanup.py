@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, write_deltalake
 
 from pipelines.errors import LockedError, ReadPointError, TrideltaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -18,14 +20,18 @@ from pipelines.maintenance import compact, compaction, retention
 from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
 from pipelines.state import history, writer
-from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.quarantine import NAME
 from pipelines.state.record import COMPACTION, REPLAY, SLICE, BatchRecord
+from pipelines.state.schema import SLICE_COLUMN
+from pipelines.state.slices import made_slices, mentions, outdated, slice_times
 from pipelines.state.table import StateTable
 from pipelines.state.writer import DeltaTable
-from tests.maintenance.small_state import APP, FLOW, STATE, SmallState, _arrow
+from tests.maintenance.small_state import APP, FLOW, STATE, Row, SmallState, _arrow
 from tests.state.small_kinds import SmallTable
+
+DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
 
 
 @pytest.fixture
@@ -86,6 +92,77 @@ def test_a_replay_without_a_batch_is_remembered_however_old(state: SmallState) -
         compact(None, state.lake, FLOW, retention_hours=0)
     fresh = Lake(state.lake.root).state("sales")
     assert [commit.record.replay for commit in fresh.commits.of_source()] == [1]
+
+
+def test_when_slices_were_made_outlives_the_log(state: SmallState) -> None:
+    """Also of slices without rows, or files that they claim; and that a table behind has read an older version of one."""
+    behind = SmallTable(state.lake.root, ROWS, TRANSACTIONAL, sliced=True)
+
+    def make(slice_: str, rows: list[Row]) -> None:
+        read = {STATE: state.table.version()}
+        state.replace(slice_, rows)
+        said = BatchRecord(kind=SLICE, flow=FLOW, txid=-1, slice=slice_, claims=(), read=read)
+        behind.writer.replace_slice(pa.table({"word": [slice_], "n": [1], SLICE_COLUMN: [slice_]}), said)
+
+    def made() -> Any:
+        table, of = Lake(state.lake.root).state("counts"), Lake(state.lake.root).state(STATE)
+        old = {slice_: commit.version for slice_, commit in outdated(table, of, DAYS).items()}
+        return made_slices(of), dict(slice_times(of)), dict(slice_times(table)), old
+
+    for slice_ in DAYS:
+        make(slice_, [] if slice_ == DAYS[1] else [(slice_, "a", 0, 1)])
+    before = made()
+    assert (before[0], set(before[3])) == (set(DAYS), set(DAYS)), "each is made before the version that it has read"
+    sizes = []
+    for n in range(4):
+        for txid in range(6):
+            state.batch([("e", "a", 0, n)])
+            behind.commit(6 * n + txid, ("e", 1))
+        compact(None, state.lake, FLOW, retention_hours=0)
+        assert made() == (before[0] | {"e"}, *before[1:])
+        sizes.append(len(_log(state)))
+    assert max(sizes) <= 15 < _log(state)[0], "the log is cleaned, if one compaction later"
+    said = mentions(Lake(state.lake.root).state(STATE).commits.counting())
+    for _ in range(3):
+        compact(None, state.lake, FLOW, retention_hours=0)
+    again = mentions(Lake(state.lake.root).state(STATE).commits.counting())
+    assert again == said, "nothing is said again where nothing is written"
+    # One that is made again since counts as made then.
+    make(DAYS[1], [])
+    at = made()[1]
+    assert (at[DAYS[0]], at[DAYS[1]] > before[1][DAYS[1]]) == (before[1][DAYS[0]], True)
+    state.reset()
+    assert made_slices(Lake(state.lake.root).state(STATE)) == set()
+
+
+def test_when_slices_were_made_is_known_behind_a_restore(state: SmallState) -> None:
+    state.replace("d", [])
+    for n in range(6):
+        state.batch([("e", "a", 0, n)])
+    for _ in range(2):
+        compact(None, state.lake, FLOW, retention_hours=0)
+        state.batch([("e", "a", 0, 1)])
+    to, times = state.table.version(), dict(slice_times(state.table))
+    state.replace("d", [])
+    state.replace("f", [])
+    DeltaTable(str(state.table.path)).restore(to)
+    assert dict(slice_times(Lake(state.lake.root).state(STATE))) == times
+    assert set(times) == {"d"}
+    compact(None, state.lake, FLOW, retention_hours=0)
+    assert dict(slice_times(Lake(state.lake.root).state(STATE))) == times
+
+
+def test_an_older_log_says_what_it_still_knows(state: SmallState) -> None:
+    """Compactions of earlier releases carry no times of slices; a record that says nonsense is none."""
+    state.replace("d", [])
+    opened = DeltaTable(str(state.table.path))
+    for said in (
+        '{"kind": "compaction", "flow": "shop"}',
+        '{"kind": "compaction", "flow": "shop", "made": {"x": [1]}}',
+    ):
+        none = pa.schema(opened.schema().to_arrow()).empty_table()
+        write_deltalake(opened, none, mode="append", commit_properties=CommitProperties({"userMetadata": said}))
+    assert made_slices(Lake(state.lake.root).state(STATE)) == {"d"}
 
 
 def test_a_first_look_at_a_log_that_is_cleaned_meanwhile(state: SmallState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +241,9 @@ def test_a_replay_that_was_cut_off_keeps_what_it_asks_for(state: SmallState) -> 
     assert state.scanned(version=noted) == before
     records.finish(record, 0, {})
     assert records.needed() == {}
-    compact(None, state.lake, FLOW, retention_hours=0)
+    for _ in range(2):  # what is said of slices has to be readable, too
+        state.batch([("e", "a", 0, 1)])
+        compact(None, state.lake, FLOW, retention_hours=0)
     assert replaced_since(Lake(state.lake.root).state("sales"), noted) is None
 
 

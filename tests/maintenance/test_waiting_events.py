@@ -15,12 +15,13 @@ from deltalake import DeltaTable, write_deltalake
 from pipelines import Lake
 from pipelines.execution.checkpoint.changeover import Changeover, Query
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
-from pipelines.maintenance.compaction import KEPT, _Compaction, _Done
+from pipelines.maintenance.compaction import _Compaction, _Done, kept_here
+from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.state.commits import properties
 from pipelines.state.record import BATCH, BatchRecord
 
 SCHEMA = pa.schema([("_event_id", pa.string()), ("_event_clock", pa.int64()), ("_txid", pa.int64())])
-KEEP = SimpleNamespace(state_hours=0.0, channel_hours=0.0, quarantine_days=None)
+KEEP = Retention(state_hours=0.0, channel_hours=0.0, quarantine_days=None)
 
 
 class Shop:
@@ -55,10 +56,10 @@ class Shop:
         (self.checkpoint.spark / "metadata").write_text("{}")
         self.checkpoint.begin(Epoch(1, 0))
 
-    def compact(self, channel: str) -> int:
+    def compact(self, channel: str, keep: Retention = KEEP) -> int:
         """Return how many rows were let go."""
-        work, done = _Compaction(None, self.lake, "f", KEPT), _Done()
-        work.kept, work.groups = KEEP, [self.checkpoint]
+        work, done = _Compaction(None, self.lake, "f", keep), _Done()
+        work.groups = [self.checkpoint]
         work.readers = {name: {"w"} for name in (*self.names, *self.unwritten)}
         work.open_generations = 0
         work._let_go(self.lake.table(self.lake.channel_path(channel), channel), done)
@@ -115,3 +116,21 @@ def test_without_windows_nothing_waits(shop: Shop) -> None:
     shop.send("f__a", [("e0", 500), (None, 400)], [("e1", 600)])
     shop.read(windows=False)
     assert shop.compact("f__a") == 3
+
+
+@pytest.mark.parametrize(
+    ("set_to", "gone"),
+    [(None, 3), pytest.param("", 0, id="empty"), pytest.param(" ", 0, id="blank"), ("0", 3), ("1", 0)],
+)
+def test_an_empty_setting_keeps_rows_of_channels_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_to: str | None, gone: int
+) -> None:
+    """Not set it is as states."""
+    if set_to is not None:
+        monkeypatch.setenv("TRIDELTA_KEEP_CHANNEL_HOURS", set_to)
+    shop = Shop(tmp_path)
+    shop.send("c", [("a", 1)], [("b", 2)], [(None, 3)])
+    shop.read(windows=False)
+    keep = Retention.from_environment(state_hours=0)
+    assert shop.compact("c", keep) == gone
+    assert kept_here(0, None).channel_hours == keep.channel_hours

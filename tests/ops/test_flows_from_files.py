@@ -18,6 +18,7 @@ from ops import housekeeping
 from ops.cli import app as commands
 from pipelines.catalog import FlowSettings
 from pipelines.maintenance import Retention
+from pipelines.maintenance.housekeeping import Flows
 from pipelines.state.lake import Lake
 
 TEXT = (
@@ -107,9 +108,11 @@ def test_housekeeping_compacts_what_was_deployed_from_a_file(
     file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got: list[Any] = []
+    sessions: list[Any] = []
 
-    def rounds(lake: Any, registry: Any, kept: Any, *, flows: list[Any], **_: Any) -> Any:
-        got.extend(flows)
+    def rounds(lake: Any, registry: Any, kept: Any, *, flows: Flows, **_: Any) -> Any:
+        got.extend(flows.flows)
+        sessions.append(flows.spark)
         return SimpleNamespace()
 
     monkeypatch.setattr("pipelines.maintenance.run_housekeeping", rounds)
@@ -119,9 +122,12 @@ def test_housekeeping_compacts_what_was_deployed_from_a_file(
     assert [getattr(flow, "name", flow) for flow in got] == ["flights", "orders", "unknown"]
     assert [isinstance(flow, str) for flow in got] == [False, False, True]
     got.clear()
-    # By Dagster, whose job has a step for each of the catalog's flows.
-    housekeeping.run_round(lake, settings, kept, compacts_files=True)
-    assert [flow.name for flow in got] == ["orders"]
+    # By Dagster, whose job has a step for each of the catalog's flows: not of one whose module does not load.
+    session: Any = object()
+    housekeeping.run_round(lake, settings, kept, spark=lambda: session)
+    assert [getattr(flow, "name", flow) for flow in got] == ["orders", "unknown"]
+    assert sessions.pop()() is session
     got.clear()
     housekeeping.run_round(lake, settings, kept)
     assert got == []
+    assert sessions == [None, None]

@@ -81,14 +81,35 @@ def test_logs_are_removed_where_they_are_written(home: Path, monkeypatch: pytest
     assert (elsewhere.exists(), log.exists()) == (True, False)
 
 
+def _job_of(home: Path) -> dg.JobDefinition:
+    @dg.job(resource_defs={"lake": LakeResource(root=str(home / "lake")), "spark": SparkResource()})
+    def job() -> None:
+        housekeeping_op(FlowSettings(home))()
+
+    return job
+
+
+def test_a_fault_that_the_next_round_meets_again_fails_the_op(home: Path) -> None:
+    """The rest is done, and told."""
+    log = _old_log(home)
+    (home / "lake" / "states" / "torn" / "_delta_log").mkdir(parents=True)
+    (home / "lake" / "states" / "torn" / "_delta_log" / f"{0:020}.json").touch()
+    result = _job_of(home).execute_in_process(raise_on_error=False)
+    assert not result.success
+    failure = result.failure_data_for_node("housekeeping")
+    assert failure is not None
+    told = failure.user_failure_data
+    assert told is not None
+    assert 'table torn: table "torn"' in str(told.description)
+    assert told.metadata["removed"].value == 1
+    assert not log.exists()
+
+
 @pytest.mark.slow
 def test_the_op_tells_what_it_did(home: Path) -> None:
     log = _old_log(home)
 
-    @dg.job(resource_defs={"lake": LakeResource(root=str(home / "lake"))})
-    def job() -> None:
-        housekeeping_op(FlowSettings(home))()
-
+    job = _job_of(home)
     with dg.instance_for_test() as instance:
         config = {"ops": {"housekeeping": {"config": {"log_days": 100_000.0}}}}
         assert job.execute_in_process(instance=instance, run_config=config).success
