@@ -96,23 +96,23 @@ class Registry:
             VersionError: Another version, or another submission of the name, has come since it was seen.
         """
         with self._store.write() as connection:
-            row = self._changeable(connection, name, "UPDATE")
-            if seen is not None and (row.serial, row.version) != (seen.serial, seen.version.number):
-                problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted again"
-                raise VersionError(name, seen.version.number, problem, row.version)
+            row = self._changeable(connection, name, "UPDATE", seen)
             check_content(name, content)
             return self._new_version(connection, row, _Change("UPDATE", content, row.version, said=said or Request()))
 
-    def roll_back(self, name: str, to: int | None = None) -> DeployedFlow:
+    def roll_back(self, name: str, to: int | None = None, *, seen: DeployedFlow | None = None) -> DeployedFlow:
         """Make an earlier version's content the current one, as a new version: history is only added to.
 
         Without `to` it is the one before the current; called again, the one before that.
 
+        Args:
+            seen: The flow whose version is to be taken back; None: whichever is current.
+
         Raises:
-            VersionError: There is no such version, or none before the current one.
+            VersionError: There is no such version, or none before the current one; or as `update`.
         """
         with self._store.write() as connection:
-            row = self._changeable(connection, name, "ROLL_BACK")
+            row = self._changeable(connection, name, "ROLL_BACK", seen)
             current = self._version(connection, row, row.version)
             target = current.before if to is None else to
             if target is None:
@@ -336,10 +336,14 @@ class Registry:
         place = {"flow": serial, "number": number, "before": before, "copy_of": copy_of}
         connection.execute(insert(versions).values(**place, **parts, created_at=self._clock()))
 
-    def _changeable(self, connection: Connection, name: str, event: str) -> Row[Any]:
+    def _changeable(self, connection: Connection, name: str, event: str, seen: DeployedFlow | None = None) -> Row[Any]:
+        """Return a flow that may have a new version: still of the submission and version that were seen, if any were."""
         row = self._found(connection, name, lock=True)
         if row.status not in (Status.ACTIVE, Status.INACTIVE):
             raise NoTransitionError(event, row.status, standing_of(row).flow)
+        if seen is not None and (row.serial, row.version) != (seen.serial, seen.version.number):
+            problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted again"
+            raise VersionError(name, seen.version.number, problem, row.version)
         return row
 
     @staticmethod
