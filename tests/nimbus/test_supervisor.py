@@ -345,6 +345,34 @@ def test_a_container_that_begins_with_an_empty_home_waits_for_its_former_life(
         host.registry.leases.check(host.supervisor._own)
 
 
+@pytest.mark.parametrize("lives", [False, True], ids=["dead", "alive"])
+def test_one_of_two_that_start_at_once_does_not_wait_for_the_end_of_the_other(host: Host, lives: bool) -> None:
+    """No shutdown would find it. The first has the lease when it is looked at, and writes its file a moment later."""
+    first, second = host.supervisor._holder, host.another()
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait()
+    file = host.settings.supervisor_folder("s1") / "supervisor.json"
+    file.unlink()
+    waited: list[float | None] = []
+
+    def wait(seconds: float | None = None) -> bool:
+        waited.append(seconds)
+        Life(host.settings, "s1", "supervisor").begun(first)
+        if not lives:
+            file.write_text(json.dumps({"life": first, "pid": dead.pid, "created": 1.0}), "utf-8")
+        return len(waited) > 3 and second.stop() is None
+
+    second.ending.wait = wait  # type: ignore[method-assign]
+    second.look = lambda: False  # type: ignore[method-assign]
+    if lives:
+        with pytest.raises(LeaseHeldError, match="supervisor:s1"):
+            second.run()
+    else:
+        second.run()
+        assert second._own is not None
+    assert len(waited) == 1
+
+
 def test_one_that_stood_still_while_another_took_its_name_touches_no_slot(host: Host) -> None:
     host.submit()
     host.until(host.works)

@@ -30,7 +30,7 @@ from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, RegistryError, RegistryLeaseLostError, SettingError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of, may_live
+from pipelines.nimbus.processes.life import SUPERVISOR, Life, LifeRecord, end, holder_of, may_live
 from pipelines.nimbus.processes.standby import Standby
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.placements import Places
@@ -170,7 +170,12 @@ class SupervisorProcess:
                         # A container that begins with an empty home cannot tell whether its former life is dead.
                         if seen is None or self._held_from_afar() not in (None, seen):
                             raise
-                        self.ending.wait(1.0)
+                        if self._is_written_here():
+                            # By now its holder has said here who it is, as one that has started in the same moment: it is
+                            # judged by that, and if it lives, this one is the one too many.
+                            seen = None
+                        else:
+                            self.ending.wait(1.0)
                         continue
                 self.find_workers()
                 return
@@ -230,7 +235,7 @@ class SupervisorProcess:
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
         self._own = self._taken()
-        Life(self._settings, self.name, "supervisor").begun(self._holder)
+        Life(self._settings, self.name, SUPERVISOR).begun(self._holder)
 
     def _taken(self) -> Lease:
         """Return the lease of its name, taken now or by a call whose answer was lost."""
@@ -245,9 +250,10 @@ class SupervisorProcess:
 
     def _held_from_afar(self) -> Lease | None:
         """Return the name's lease where nothing is written here of its holder: only its renewals show that one lives."""
-        if Life(self._settings, self.name, "supervisor").read() is not None:
-            return None
-        return self._registry.leases.holder(f"supervisor:{self.name}")
+        return None if self._is_written_here() else self._registry.leases.holder(f"supervisor:{self.name}")
+
+    def _is_written_here(self) -> bool:
+        return Life(self._settings, self.name, SUPERVISOR).read() is not None
 
     @property
     def _own_seconds(self) -> float:
