@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Row, update
 
 from pipelines.nimbus.errors import DeployError, RegistryError
 from pipelines.nimbus.placement.model import Assignment, Demand
@@ -13,9 +14,12 @@ from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.lifecycle import Request, Status
-from pipelines.nimbus.registry.records import Content, DeployedFlow
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import AssignmentRecord, Content, DeployedFlow
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.tables import versions
 from tests.nimbus.beats import beat
-from tests.nimbus.led_cluster import Cluster
+from tests.nimbus.led_cluster import Cluster, definition
 
 
 def test_a_flow_gets_a_slot_at_once(cluster: Cluster) -> None:
@@ -760,3 +764,100 @@ def test_what_nobody_foresaw_in_placing_is_the_problem_of_its_application(
     cluster.look()
     assert len(cluster.places_of("a")) == 1
     assert "cannot be placed: KeyError: 'odd'" in str(cluster.registry.flow("b").problem)
+
+
+def test_a_text_that_postgresql_cannot_read_back_is_the_problem_of_its_flow_alone(cluster: Cluster) -> None:
+    """An earlier release has let it in: half a character, from the name of a folder that is not UTF-8."""
+    cluster.supervisors(s1=[1, 2, 3])
+    flows = {name: cluster.submit(name, isolated=True) for name in "abc"}
+    odd = {**flows["b"].version.content.definition, "file": "/caf\udce9/b.yaml"}
+    with cluster.store.write() as connection:
+        connection.execute(update(versions).where(versions.c.flow == flows["b"].serial).values(definition=odd))
+    for _ in range(3):
+        cluster.look()
+    assert [len(cluster.places_of(name)) for name in "ac"] == [1, 1]
+    assert cluster.registry.flow("a").problem is None
+    if cluster.store.engine.dialect.name == "postgresql":
+        assert "it cannot be placed: InvalidTextRepresentation: invalid input syntax" in str(
+            cluster.registry.flow("b").problem
+        )
+        assert "SELECT" not in str(cluster.registry.flow("b").problem)
+        assert [line.event for line in cluster.registry.history("b")] == ["SUBMIT", "PROBLEM"]
+    cluster.registry.update("b", Content(definition("b", ["q0"]), {"q0": 1}, settings={"isolated": True}))
+    cluster.look()
+    assert len(cluster.places_of("b")) == 1
+    assert cluster.registry.flow("b").problem is None
+
+
+def test_what_nobody_foresaw_when_places_are_written_is_the_problem_of_its_flow_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.supervisors(s1=[1, 2, 3], s2=[1, 2, 3])
+    for name in "abc":
+        cluster.submit(name, isolated=True, hosts=["s1"])
+    cluster.look(0)
+    assigned, stays = Places._assigned, cluster.places_of("b")
+
+    def fails(places: Places, connection: Connection, flow: DeployedFlow, *rest: Any) -> AssignmentRecord | None:
+        record = assigned(places, connection, flow, *rest)
+        if flow.name == "b":
+            raise KeyError("odd")
+        return record
+
+    def hosts() -> dict[str, set[str]]:
+        return {name: {supervisor for supervisor, _ in cluster.places_of(name)} for name in "abc"}
+
+    monkeypatch.setattr(Places, "_assigned", fails)
+    for name in "abc":
+        cluster.registry.rebalance(name, Request(settings={"hosts": ["s2"]}), wait_seconds=0)
+    for _ in range(3):
+        cluster.look()
+    assert hosts() == {"a": {"s2"}, "b": {"s1"}, "c": {"s2"}}
+    assert cluster.places_of("b") == stays
+    assert cluster.registry.flow("b").problem == "it stays where it is: KeyError: 'odd'"
+    assert [line.event for line in cluster.registry.history("b")].count("PROBLEM") == 1
+    monkeypatch.undo()
+    cluster.look()
+    assert hosts()["b"] == {"s2"}
+    assert cluster.registry.flow("b").problem is None
+
+
+@pytest.mark.parametrize("what", ["kill", "rebalance"])
+def test_what_nobody_foresaw_when_a_delay_is_over_is_the_problem_of_its_flow_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    cluster.supervisors(s1=[1])
+    flows = {name: cluster.submit(name) for name in "abc"}
+    cluster.look(0)
+    apply = Registry._apply
+
+    def fails(registry: Registry, connection: Connection, row: Row[Any], *rest: Any) -> DeployedFlow:
+        if row.name == "b" and rest[1].action is not None:
+            raise KeyError("odd")
+        return apply(registry, connection, row, *rest)
+
+    monkeypatch.setattr(Registry, "_apply", fails)
+    for name in "abc":
+        cluster.beat(flows[name])
+        getattr(cluster.registry, what)(name, wait_seconds=2)
+    for _ in range(3):
+        cluster.look()
+    ended = {"kill": ["b"], "rebalance": ["a", "b", "c"]}
+    assert [flow.name for flow in cluster.registry.flows()] == ended[what]
+    b = cluster.registry.flow("b")
+    assert b.status == {"kill": "KILLED", "rebalance": "REBALANCING"}[what]
+    assert b.problem == f"{b.standing.due.event} fails: KeyError: 'odd'"  # type: ignore[union-attr]
+    assert [line.event for line in cluster.registry.history("b")].count("PROBLEM") == 1
+    monkeypatch.undo()
+    cluster.look(0)
+    assert [flow.status for flow in cluster.registry.flows()] == ([] if what == "kill" else ["ACTIVE"] * 3)
+
+
+def test_a_problem_that_came_since_a_flow_was_read_is_not_taken_back(cluster: Cluster) -> None:
+    cluster.registry.problem(cluster.submit("a"), "one")
+    seen = cluster.registry.flow("a")
+    cluster.registry.problem(seen, "two")
+    cluster.registry.problem(seen, None)
+    assert cluster.registry.flow("a").problem == "two"
+    cluster.registry.problem(cluster.registry.flow("a"), None)
+    assert cluster.registry.flow("a").problem is None

@@ -148,10 +148,16 @@ class Registry:
         """Set REBALANCING at once; the request is applied and the flow placed again when the delay is over (`fire`)."""
         return self._send(name, FlowEvent.REBALANCE, wait_seconds=wait_seconds, request=request)
 
-    def fire(self, *, under: Lease | None = None) -> list[tuple[DeployedFlow, Transition]]:
+    def fire(
+        self, only: DeployedFlow | None = None, *, under: Lease | None = None
+    ) -> list[tuple[DeployedFlow, Transition]]:
         """Apply what has come due: apply rebalances, remove killed flows.
 
         A flow whose step says REASSIGN is to be assigned from scratch; `scratch` stays until that is done.
+
+        Args:
+            only: What has come due of one flow; None: of all, in one transaction.
+            under: The caller's lease on leadership.
 
         Returns:
             The flows as they stand now, each with its step, those due first in front.
@@ -160,6 +166,7 @@ class Registry:
         with self._write(under) as connection:
             now = self._clock()
             due = select(flows).where(flows.c.removed_at.is_(None), flows.c.due_at <= now)
+            due = due if only is None else due.where(flows.c.serial == only.serial)
             for row in connection.execute(due.order_by(flows.c.due_at, flows.c.serial).with_for_update()).all():
                 standing = standing_of(row)
                 step = lifecycle.fire(standing, now=now)
@@ -201,12 +208,17 @@ class Registry:
             connection.execute(insert(events).values(**values))
 
     def problem(self, flow: DeployedFlow, problem: str | None, *, under: Lease | None = None) -> None:
-        """Record why a flow has no place; None: it has one. A new problem is a line in its history."""
+        """Record why a flow has no place; None: it has one. A new problem is a line in its history.
+
+        None takes back the problem that was seen: not another that has come since.
+        """
         problem = None if problem is None else shortened(problem)
         if flow.problem == problem:
             return
         with self._write(under) as connection:
-            connection.execute(update(flows).where(flows.c.serial == flow.serial).values(problem=problem))
+            row = update(flows).where(flows.c.serial == flow.serial)
+            row = row.where(flows.c.problem == flow.problem) if problem is None else row
+            connection.execute(row.values(problem=problem))
         if problem is not None:
             self.tell(flow, "PROBLEM", {"problem": problem}, under=under)
 
