@@ -12,12 +12,12 @@ from pipelines.nimbus.errors import DeployError, RegistryError
 from pipelines.nimbus.placement.model import Assignment, Demand
 from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.registry.leases import LEASE
+from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import AssignmentRecord, Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
-from pipelines.nimbus.registry.tables import versions
+from pipelines.nimbus.registry.tables import beats, versions
 from tests.nimbus.beats import beat
 from tests.nimbus.led_cluster import Cluster, definition
 
@@ -650,6 +650,70 @@ def test_what_lives_on_a_host_that_is_left_out_stays(cluster: Cluster, event: st
     cluster.look(1)
     # Who asks for it leaves the host, with all that share its application.
     assert (cluster.places_of("a") == before) is (then != "it is rebalanced")
+
+
+@pytest.mark.parametrize("what", ["kill", "rebalance"])
+def test_many_delays_at_once_are_over_in_one_round(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Each write takes its time, all together longer than a lease lasts: the lease is renewed among them."""
+    monkeypatch.setattr("pipelines.nimbus.processes.leader._FIRED_AT_ONCE", 7)
+    cluster.supervisors(s1=[1])
+    flows = [cluster.submit(f"f{number}") for number in range(20)]
+    cluster.look(0)
+    for flow in flows:
+        getattr(cluster.registry, what)(flow.name, wait_seconds=100_000)
+    cluster.clock.now += 1
+    for flow in flows:
+        cluster.beat(flow, "drained")
+    due = cluster.registry.submit("due", Content(definition("due", ["q0"]), {"q0": 1}))
+    getattr(cluster.registry, what)(due.name, wait_seconds=0)
+    registry, places = cluster.leader._registry, cluster.leader._places
+    hurried: list[str] = []
+    fired: list[int] = []
+    hurry, fire = registry.hurry, registry.fire
+
+    def slowly(flow: DeployedFlow, *, under: Lease | None = None) -> bool:
+        hurried.append(flow.name)
+        cluster.clock.now += 2
+        return hurry(flow, under=under)
+
+    def also_slowly(*given: Any, **more: Any) -> Any:
+        done = fire(*given, **more)
+        cluster.clock.now += 10
+        fired.append(len(done))
+        return done
+
+    def never(*_: object) -> None:
+        raise AssertionError("a query a flow")
+
+    monkeypatch.setattr(registry, "hurry", slowly)
+    monkeypatch.setattr(registry, "fire", also_slowly)
+    for name in ("beats", "assignment"):
+        monkeypatch.setattr(places, name, never)
+    cluster.leader.tick()
+    assert sorted(hurried) == sorted(flow.name for flow in flows), "not the one that is due"
+    assert sum(fired) == 21
+    assert max(fired) == 7
+    assert [flow.status for flow in cluster.registry.flows()] == ([] if what == "kill" else ["ACTIVE"] * 21)
+    assert cluster.holder() == "supervisor:one"
+
+
+def test_figures_that_cannot_be_read_are_those_of_a_task_that_has_not_drained(cluster: Cluster) -> None:
+    """Another release has written them: the leader leads on."""
+    cluster.supervisors(s1=[1])
+    flow = cluster.submit("a")
+    cluster.look(0)
+    cluster.beat(flow)
+    cluster.registry.rebalance("a", wait_seconds=20)
+    cluster.look(1)
+    cluster.beat(flow, "drained")
+    with cluster.store.write() as connection:
+        connection.execute(update(beats).values(figures=["drained"]))
+    cluster.look(1)
+    assert cluster.registry.flow("a").status == "REBALANCING"
+    cluster.look(20)
+    assert cluster.registry.flow("a").status == "ACTIVE"
 
 
 def test_old_records_go_by_themselves(cluster: Cluster) -> None:

@@ -31,7 +31,7 @@ from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Status, Transition
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
-from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, WorkerRecord
+from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat, WorkerRecord
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
@@ -93,8 +93,9 @@ logger = logs.logger(__name__)
 _LEASE_SECONDS = 15.0
 _TIDY_SECONDS = 86_400.0
 _EVENTS_A_FLOW = 1000
-_PLACED_AT_ONCE = 50
-"""Flows whose assignments are written in one transaction: a commit costs as much as five flows, and nobody should wait long."""
+_FIRED_AT_ONCE = _PLACED_AT_ONCE = 50
+"""Flows that are written in one transaction: a commit costs as much as five flows, and nobody should wait long."""
+_DRAINS = (Status.REBALANCING, Status.KILLED)
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,11 @@ class Leader:
         # What a round that was broken off had placed may be false by now: another may have led since.
         self._placed = []
         flows = self._registry.flows()
-        for flow in flows:
-            if flow.status in (Status.REBALANCING, Status.KILLED) and self._drained(flow):
-                self._registry.hurry(flow, under=lease)
+        for flow in self._drained(flows):
+            lease = self._renewed(lease)
+            self._registry.hurry(flow, under=lease)
         self._tidy()
-        fired = self._fire(flows, lease)
+        fired, lease = self._fire(flows, lease)
         if fired:
             flows = self._registry.flows()
         watching = (
@@ -203,26 +204,42 @@ class Leader:
         self._seen = seen
         look = self._look(self._readable(flows, lease), watching, lease)
         for application, members in look.flows.items():
-            if lease.expires_at - self._clock() < self._lease_seconds / 2:
-                # Thousands of flows take longer to place than a lease lasts.
-                self._lease = lease = self._registry.leases.renew(lease, self._lease_seconds)
+            lease = self._renewed(lease)
             self._place_or_tell(application, members, look, lease)
             if len(self._placed) >= _PLACED_AT_ONCE:
                 self._assign(look, lease)
         self._assign(look, lease)
 
-    def _fire(self, flows: Iterable[DeployedFlow], lease: Lease) -> bool:
-        """Apply what has come due. Return whether anything was. What nobody foresaw is the problem of its flow alone."""
+    def _renewed(self, lease: Lease) -> Lease:
+        """Return its lease, prolonged if half of it is over: work on thousands of flows takes longer than a lease lasts."""
+        if lease.expires_at - self._clock() < self._lease_seconds / 2:
+            self._lease = lease = self._registry.leases.renew(lease, self._lease_seconds)
+        return lease
+
+    def _fire(self, flows: Sequence[DeployedFlow], lease: Lease) -> tuple[bool, Lease]:
+        """Apply what has come due. Return whether anything was, and its lease.
+
+        What nobody foresaw is the problem of its flow alone.
+        """
+        fired: list[tuple[DeployedFlow, Transition]] = []
         try:
-            fired = self._registry.fire(under=lease)
+            for _ in range(len(flows) // _FIRED_AT_ONCE + 1):
+                lease = self._renewed(lease)
+                some = self._registry.fire(most=_FIRED_AT_ONCE, under=lease)
+                fired += some
+                if len(some) < _FIRED_AT_ONCE:
+                    break
         except (RegistryError, RegistryLeaseLostError):
             raise
         except Exception:
             logger.exception("not fired together")
-            fired = [step for flow in flows if flow.standing.due for step in self._fired_alone(flow, lease)]
+            for flow in flows:
+                if flow.standing.due is not None:
+                    lease = self._renewed(lease)
+                    fired += self._fired_alone(flow, lease)
         for flow, step in fired:
             logger.info("fired", flow=flow.name, status=str(flow.status), action=str(step.action))
-        return bool(fired)
+        return bool(fired), lease
 
     def _fired_alone(self, flow: DeployedFlow, lease: Lease) -> list[tuple[DeployedFlow, Transition]]:
         try:
@@ -247,18 +264,17 @@ class Leader:
         )
         logger.info("registry tidied", **{pruned.what.replace(" ", "_"): pruned.removed for pruned in removed})
 
-    def _drained(self, flow: DeployedFlow) -> bool:
-        """Return whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait."""
-        due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
-        since = due.at - wait if due else 0.0
-        beats = self._places.beats(flow)
-        if flow.status is Status.KILLED:
-            # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
-            record = self._places.assignment(flow)
-            placed = {task for worker in record.workers for task in worker.tasks} if record else set()
-            if not beats or not placed <= beats.keys():
-                return False
-        return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
+    def _drained(self, flows: Iterable[DeployedFlow]) -> list[DeployedFlow]:
+        """Return the flows that wait for a rebalance or a kill, and need not: all of their queries have stopped."""
+        now = self._clock()
+        waiting = [
+            flow for flow in flows if flow.status in _DRAINS and flow.standing.due and flow.standing.due.at > now
+        ]
+        if not waiting:
+            return []
+        # Of all that drain: a query for each would take longer than a lease lasts, if they are many.
+        beats, records = self._places.beats_of_all(_DRAINS), self._places.assignments(_DRAINS)
+        return [flow for flow in waiting if _has_drained(flow, beats.get(flow.serial, {}), records.get(flow.serial))]
 
     def _look(self, flows: list[DeployedFlow], watching: bool, lease: Lease) -> _Look:
         supervisors = tuple(self._places.supervisors())
@@ -574,6 +590,23 @@ class _Plan:
 def _unforeseen(error: Exception) -> str:
     """Return what a flow's problem says of an error: of one of the database not the statement, which holds more than is asked."""
     return " ".join(named(getattr(error, "orig", None) or error).split())
+
+
+def _has_drained(flow: DeployedFlow, beats: Mapping[int, TaskBeat], record: AssignmentRecord | None) -> bool:
+    """Return whether all queries of a flow have stopped since its rebalance or kill was asked for."""
+    due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
+    since = due.at - wait if due else 0.0
+    if flow.status is Status.KILLED:
+        # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
+        placed = {task for worker in record.workers for task in worker.tasks} if record else set()
+        if not beats or not placed <= beats.keys():
+            return False
+    return all(beat.beat_at > since and _state_of(beat) in (DRAINED, ASSIGNED) for beat in beats.values())
+
+
+def _state_of(beat: TaskBeat) -> object:
+    """Return the state that a task has told; None for figures of another release that have none."""
+    return beat.figures.get("state") if isinstance(beat.figures, Mapping) else None
 
 
 def _content_of(flow: DeployedFlow) -> object:

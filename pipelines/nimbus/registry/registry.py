@@ -149,7 +149,7 @@ class Registry:
         return self._send(name, FlowEvent.REBALANCE, wait_seconds=wait_seconds, request=request)
 
     def fire(
-        self, only: DeployedFlow | None = None, *, under: Lease | None = None
+        self, only: DeployedFlow | None = None, *, most: int | None = None, under: Lease | None = None
     ) -> list[tuple[DeployedFlow, Transition]]:
         """Apply what has come due: apply rebalances, remove killed flows.
 
@@ -157,6 +157,7 @@ class Registry:
 
         Args:
             only: What has come due of one flow; None: of all, in one transaction.
+            most: Of how many at most; None: of all. If there are fewer, no other has come due.
             under: The caller's lease on leadership.
 
         Returns:
@@ -165,8 +166,10 @@ class Registry:
         fired = []
         with self._write(under) as connection:
             now = self._clock()
-            due = select(flows).where(flows.c.removed_at.is_(None), flows.c.due_at <= now)
-            due = due if only is None else due.where(flows.c.serial == only.serial)
+            due = select(flows).where(
+                flows.c.removed_at.is_(None), flows.c.due_event.is_not(None), flows.c.due_at <= now
+            )
+            due = (due if only is None else due.where(flows.c.serial == only.serial)).limit(most)
             for row in connection.execute(due.order_by(flows.c.due_at, flows.c.serial).with_for_update()).all():
                 standing = standing_of(row)
                 step = lifecycle.fire(standing, now=now)
