@@ -170,7 +170,9 @@ class Registry:
                 flows.c.removed_at.is_(None), flows.c.due_event.is_not(None), flows.c.due_at <= now
             )
             due = (due if only is None else due.where(flows.c.serial == only.serial)).limit(most)
-            for row in connection.execute(due.order_by(flows.c.due_at, flows.c.serial).with_for_update()).all():
+            # In the order in which beats and assignments lock flows, too: else each may wait for the other.
+            rows = connection.execute(due.order_by(flows.c.serial).with_for_update()).all()
+            for row in sorted(rows, key=lambda row: (row.due_at, row.serial)):
                 standing = standing_of(row)
                 step = lifecycle.fire(standing, now=now)
                 if step is not None and standing.due is not None:
