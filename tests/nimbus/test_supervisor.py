@@ -260,6 +260,28 @@ def test_a_worker_that_does_not_leave_an_empty_slot_is_killed(host: Host) -> Non
     host.until(lambda: worker is not None and worker.process() is None)
 
 
+def test_a_worker_that_serves_a_request_is_not_killed_for_its_empty_slot(host: Host) -> None:
+    """A backfill would end in mid-slice. Once it says so no more, it has its time to end."""
+    host.restart("stays")
+    host.submit()
+    host.until(host.works)
+    worker, port = host.worker(), _port(host)
+    assert worker is not None
+    host.registry.kill("a", wait_seconds=0)
+    busy_until = time.monotonic() + 2 * host.settings.stop_seconds + host.settings.lease_seconds
+    while time.monotonic() < busy_until:
+        Life(host.settings, "s1", port).mark_busy()
+        # A clock that is put back does not keep an old mark fresh.
+        ahead = time.time() + 86_400
+        os.utime(host.settings.supervisor_folder("s1") / f"{port}.busy", (ahead, ahead))
+        host.supervisor.look()
+        assert worker.process() is not None
+        assert not host.supervisor.empties
+        time.sleep(0.05)
+    host.until(lambda: worker.process() is None)
+    assert time.monotonic() > busy_until + host.settings.stop_seconds
+
+
 def test_another_supervisor_finds_the_workers_and_buries_the_dead(host: Host) -> None:
     host.submit()
     host.until(host.works)

@@ -64,7 +64,8 @@ class Slot:
         failures: How often in a row it has died.
         again_at: Not to be started before, on the monotonic clock.
         touched, heard_at, beats: The last beat seen in its file, when it was seen (monotonic clock), and how many were.
-        empty_since: Since when there is nothing to run, on the monotonic clock; None while there is.
+        marked, busy_at: The last mark of a request under way that was seen, and when (monotonic clock).
+        empty_since: Since when there is nothing to run, on the monotonic clock; None while there is, a request too.
     """
 
     port: int
@@ -75,6 +76,8 @@ class Slot:
     touched: int = 0
     heard_at: float = 0.0
     beats: int = 0
+    marked: int = 0
+    busy_at: float = 0.0
     empty_since: float | None = None
 
 
@@ -413,7 +416,14 @@ class SupervisorProcess:
         slot.record = None
 
     def _end_empty(self, slot: Slot) -> None:
-        """Kill a worker that has nothing to run and does not end by itself after a while."""
+        """Kill a worker that has nothing to run, not even a request, and does not end by itself after a while."""
+        marked = Life(self._settings, self.name, slot.port).marked_busy()
+        if marked != slot.marked:
+            slot.marked, slot.busy_at = marked, time.monotonic()
+        # It marks with each of its rounds, none of which takes longer than its lease lasts.
+        if marked and time.monotonic() - slot.busy_at <= self._settings.lease_seconds:
+            slot.empty_since = None
+            return
         slot.empty_since = slot.empty_since or time.monotonic()
         if time.monotonic() - slot.empty_since > self._settings.stop_seconds:
             self._kill(slot, "its slot is empty and it has not ended")
