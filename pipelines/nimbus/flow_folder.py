@@ -34,6 +34,7 @@ from pipelines.nimbus.errors import (
     NoTransitionError,
     RegistryError,
     SubmitError,
+    VersionError,
 )
 from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_EMPTIED, emptied_reason
 from pipelines.nimbus.registry.lifecycle import Status
@@ -368,8 +369,8 @@ class FlowFolder:
             final = any(line.get("final") for line in self._news(now))
             try:
                 version = self._nimbus.roll_back(name, entry.former.version).version
-            except (NotAliveError, NoTransitionError) as error:
-                # Somebody kills or rebalances it in this moment: the next look sees what has become of it.
+            except (NotAliveError, NoTransitionError, VersionError) as error:
+                # Somebody kills, rebalances or updates it in this moment: the next look sees what has become of it.
                 logger.warning("not rolled back", flow=name, reason=str(error))
                 return
             except SubmitError as error:

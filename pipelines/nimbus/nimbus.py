@@ -186,7 +186,8 @@ class Nimbus:
         """Bring an earlier version back, as a new one; without `to` the one before.
 
         Raises:
-            NotAliveError, NoTransitionError, VersionError
+            NotAliveError, NoTransitionError
+            VersionError: There is no such version; or another has come meanwhile, which nobody has asked to be taken back.
             SubmitError: What a rebalance has set does not fit it.
         """
         current = self.registry.flow(flow)
@@ -194,7 +195,7 @@ class Nimbus:
         for version in self.registry.versions(flow):
             if version.number == target:
                 deployed.check_deployed(current.with_content(version.content, Request()))
-        return self._cluster.status(self.registry.roll_back(flow, to))
+        return self._cluster.status(self.registry.roll_back(flow, to, seen=current))
 
     def versions(self, name: str) -> list[Version]:
         """Return every version of a deployed flow, the oldest first."""

@@ -16,7 +16,7 @@ from pipelines.errors import LostRowsError, MissingPathError
 from pipelines.flowmix import load_flow
 from pipelines.nimbus import flow_folder
 from pipelines.nimbus.deployed import CATALOG, YAML
-from pipelines.nimbus.errors import NotAliveError, NoTransitionError, RegistryError, SubmitError
+from pipelines.nimbus.errors import NotAliveError, NoTransitionError, RegistryError, SubmitError, VersionError
 from pipelines.nimbus.flow_folder import FlowFolder
 from pipelines.nimbus.registry.records import Content, Version
 from pipelines.nimbus.status import ClusterStatus, FlowStatus
@@ -262,8 +262,16 @@ def test_a_change_that_does_not_start_brings_the_former_flow_back(streams: Deplo
     assert folder.look() == []
 
 
-def test_a_change_that_fails_while_somebody_rebalances_its_flow_ends_nothing(
-    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoTransitionError("ROLL_BACK", "REBALANCING", "first"),
+        VersionError("first", 2, "another has taken its place", 3),
+    ],
+    ids=["rebalances", "updates"],
+)
+def test_a_change_that_fails_while_somebody_rebalances_or_updates_its_flow_ends_nothing(
+    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     folder = watched(streams, flows)
     write(flows, "a.yaml", "first")
@@ -273,7 +281,7 @@ def test_a_change_that_fails_while_somebody_rebalances_its_flow_ends_nothing(
     streams.fails = [MissingPathError("s", "in")]
 
     def held(flow: str, to: int | None = None) -> None:
-        raise NoTransitionError("ROLL_BACK", "REBALANCING", flow)
+        raise error
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(streams, "roll_back", held)

@@ -361,7 +361,7 @@ def states(worker: Worker) -> set[str]:
 
 def drained(worker: Worker) -> bool:
     """Whether the leader lets a kill or a rebalance go on."""
-    return Leader(worker.store, worker.settings, "leader")._drained(worker.process._registry.flow("f"))
+    return bool(Leader(worker.store, worker.settings, "leader")._drained([worker.process._registry.flow("f")]))
 
 
 @pytest.mark.parametrize("ends", ["kill", "rebalance"])

@@ -6,16 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Row, update
 
 from pipelines.nimbus.errors import DeployError, RegistryError
 from pipelines.nimbus.placement.model import Assignment, Demand
 from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.registry.leases import LEASE
+from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Request, Status
-from pipelines.nimbus.registry.records import Content, DeployedFlow
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import AssignmentRecord, Content, DeployedFlow
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.tables import beats, versions
 from tests.nimbus.beats import beat
-from tests.nimbus.led_cluster import Cluster
+from tests.nimbus.led_cluster import Cluster, definition
 
 
 def test_a_flow_gets_a_slot_at_once(cluster: Cluster) -> None:
@@ -648,6 +652,70 @@ def test_what_lives_on_a_host_that_is_left_out_stays(cluster: Cluster, event: st
     assert (cluster.places_of("a") == before) is (then != "it is rebalanced")
 
 
+@pytest.mark.parametrize("what", ["kill", "rebalance"])
+def test_many_delays_at_once_are_over_in_one_round(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Each write takes its time, all together longer than a lease lasts: the lease is renewed among them."""
+    monkeypatch.setattr("pipelines.nimbus.processes.leader._FIRED_AT_ONCE", 7)
+    cluster.supervisors(s1=[1])
+    flows = [cluster.submit(f"f{number}") for number in range(20)]
+    cluster.look(0)
+    for flow in flows:
+        getattr(cluster.registry, what)(flow.name, wait_seconds=100_000)
+    cluster.clock.now += 1
+    for flow in flows:
+        cluster.beat(flow, "drained")
+    due = cluster.registry.submit("due", Content(definition("due", ["q0"]), {"q0": 1}))
+    getattr(cluster.registry, what)(due.name, wait_seconds=0)
+    registry, places = cluster.leader._registry, cluster.leader._places
+    hurried: list[str] = []
+    fired: list[int] = []
+    hurry, fire = registry.hurry, registry.fire
+
+    def slowly(flow: DeployedFlow, *, under: Lease | None = None) -> bool:
+        hurried.append(flow.name)
+        cluster.clock.now += 2
+        return hurry(flow, under=under)
+
+    def also_slowly(*given: Any, **more: Any) -> Any:
+        done = fire(*given, **more)
+        cluster.clock.now += 10
+        fired.append(len(done))
+        return done
+
+    def never(*_: object) -> None:
+        raise AssertionError("a query a flow")
+
+    monkeypatch.setattr(registry, "hurry", slowly)
+    monkeypatch.setattr(registry, "fire", also_slowly)
+    for name in ("beats", "assignment"):
+        monkeypatch.setattr(places, name, never)
+    cluster.leader.tick()
+    assert sorted(hurried) == sorted(flow.name for flow in flows), "not the one that is due"
+    assert sum(fired) == 21
+    assert max(fired) == 7
+    assert [flow.status for flow in cluster.registry.flows()] == ([] if what == "kill" else ["ACTIVE"] * 21)
+    assert cluster.holder() == "supervisor:one"
+
+
+def test_figures_that_cannot_be_read_are_those_of_a_task_that_has_not_drained(cluster: Cluster) -> None:
+    """Another release has written them: the leader leads on."""
+    cluster.supervisors(s1=[1])
+    flow = cluster.submit("a")
+    cluster.look(0)
+    cluster.beat(flow)
+    cluster.registry.rebalance("a", wait_seconds=20)
+    cluster.look(1)
+    cluster.beat(flow, "drained")
+    with cluster.store.write() as connection:
+        connection.execute(update(beats).values(figures=["drained"]))
+    cluster.look(1)
+    assert cluster.registry.flow("a").status == "REBALANCING"
+    cluster.look(20)
+    assert cluster.registry.flow("a").status == "ACTIVE"
+
+
 def test_old_records_go_by_themselves(cluster: Cluster) -> None:
     cluster.supervisors(s1=[1])
     cluster.submit("a")
@@ -760,3 +828,100 @@ def test_what_nobody_foresaw_in_placing_is_the_problem_of_its_application(
     cluster.look()
     assert len(cluster.places_of("a")) == 1
     assert "cannot be placed: KeyError: 'odd'" in str(cluster.registry.flow("b").problem)
+
+
+def test_a_text_that_postgresql_cannot_read_back_is_the_problem_of_its_flow_alone(cluster: Cluster) -> None:
+    """An earlier release has let it in: half a character, from the name of a folder that is not UTF-8."""
+    cluster.supervisors(s1=[1, 2, 3])
+    flows = {name: cluster.submit(name, isolated=True) for name in "abc"}
+    odd = {**flows["b"].version.content.definition, "file": "/caf\udce9/b.yaml"}
+    with cluster.store.write() as connection:
+        connection.execute(update(versions).where(versions.c.flow == flows["b"].serial).values(definition=odd))
+    for _ in range(3):
+        cluster.look()
+    assert [len(cluster.places_of(name)) for name in "ac"] == [1, 1]
+    assert cluster.registry.flow("a").problem is None
+    if cluster.store.engine.dialect.name == "postgresql":
+        assert "it cannot be placed: InvalidTextRepresentation: invalid input syntax" in str(
+            cluster.registry.flow("b").problem
+        )
+        assert "SELECT" not in str(cluster.registry.flow("b").problem)
+        assert [line.event for line in cluster.registry.history("b")] == ["SUBMIT", "PROBLEM"]
+    cluster.registry.update("b", Content(definition("b", ["q0"]), {"q0": 1}, settings={"isolated": True}))
+    cluster.look()
+    assert len(cluster.places_of("b")) == 1
+    assert cluster.registry.flow("b").problem is None
+
+
+def test_what_nobody_foresaw_when_places_are_written_is_the_problem_of_its_flow_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.supervisors(s1=[1, 2, 3], s2=[1, 2, 3])
+    for name in "abc":
+        cluster.submit(name, isolated=True, hosts=["s1"])
+    cluster.look(0)
+    assigned, stays = Places._assigned, cluster.places_of("b")
+
+    def fails(places: Places, connection: Connection, flow: DeployedFlow, *rest: Any) -> AssignmentRecord | None:
+        record = assigned(places, connection, flow, *rest)
+        if flow.name == "b":
+            raise KeyError("odd")
+        return record
+
+    def hosts() -> dict[str, set[str]]:
+        return {name: {supervisor for supervisor, _ in cluster.places_of(name)} for name in "abc"}
+
+    monkeypatch.setattr(Places, "_assigned", fails)
+    for name in "abc":
+        cluster.registry.rebalance(name, Request(settings={"hosts": ["s2"]}), wait_seconds=0)
+    for _ in range(3):
+        cluster.look()
+    assert hosts() == {"a": {"s2"}, "b": {"s1"}, "c": {"s2"}}
+    assert cluster.places_of("b") == stays
+    assert cluster.registry.flow("b").problem == "it stays where it is: KeyError: 'odd'"
+    assert [line.event for line in cluster.registry.history("b")].count("PROBLEM") == 1
+    monkeypatch.undo()
+    cluster.look()
+    assert hosts()["b"] == {"s2"}
+    assert cluster.registry.flow("b").problem is None
+
+
+@pytest.mark.parametrize("what", ["kill", "rebalance"])
+def test_what_nobody_foresaw_when_a_delay_is_over_is_the_problem_of_its_flow_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    cluster.supervisors(s1=[1])
+    flows = {name: cluster.submit(name) for name in "abc"}
+    cluster.look(0)
+    apply = Registry._apply
+
+    def fails(registry: Registry, connection: Connection, row: Row[Any], *rest: Any) -> DeployedFlow:
+        if row.name == "b" and rest[1].action is not None:
+            raise KeyError("odd")
+        return apply(registry, connection, row, *rest)
+
+    monkeypatch.setattr(Registry, "_apply", fails)
+    for name in "abc":
+        cluster.beat(flows[name])
+        getattr(cluster.registry, what)(name, wait_seconds=2)
+    for _ in range(3):
+        cluster.look()
+    ended = {"kill": ["b"], "rebalance": ["a", "b", "c"]}
+    assert [flow.name for flow in cluster.registry.flows()] == ended[what]
+    b = cluster.registry.flow("b")
+    assert b.status == {"kill": "KILLED", "rebalance": "REBALANCING"}[what]
+    assert b.problem == f"{b.standing.due.event} fails: KeyError: 'odd'"  # type: ignore[union-attr]
+    assert [line.event for line in cluster.registry.history("b")].count("PROBLEM") == 1
+    monkeypatch.undo()
+    cluster.look(0)
+    assert [flow.status for flow in cluster.registry.flows()] == ([] if what == "kill" else ["ACTIVE"] * 3)
+
+
+def test_a_problem_that_came_since_a_flow_was_read_is_not_taken_back(cluster: Cluster) -> None:
+    cluster.registry.problem(cluster.submit("a"), "one")
+    seen = cluster.registry.flow("a")
+    cluster.registry.problem(seen, "two")
+    cluster.registry.problem(seen, None)
+    assert cluster.registry.flow("a").problem == "two"
+    cluster.registry.problem(cluster.registry.flow("a"), None)
+    assert cluster.registry.flow("a").problem is None

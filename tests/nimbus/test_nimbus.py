@@ -43,6 +43,7 @@ from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.processes.life import Life
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Placing
+from pipelines.nimbus.registry.records import Version
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import beats, versions
@@ -640,6 +641,28 @@ def test_a_version_that_a_rebalance_does_not_fit_is_refused(nimbus: Nimbus) -> N
     with pytest.raises(SubmitError, match="busy below overloaded"):
         nimbus.update("flights", rebalance={"overloaded": 0.85})
     assert nimbus.flow("flights").version == 2
+
+
+@pytest.mark.parametrize("to", [None, 1])
+def test_a_rollback_takes_back_no_update_that_it_has_not_seen(
+    nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch, to: int | None
+) -> None:
+    """Version 2 is bad. Another brings its mend while the rollback looks: the one before that is the bad one."""
+    nimbus.submit("flights", trigger_seconds=5)
+    nimbus.update("flights", trigger_seconds=1)
+    there = nimbus.registry.versions
+
+    def versions_and_then_another_updates(name: str) -> list[Version]:
+        monkeypatch.setattr(nimbus.registry, "versions", there)
+        found = there(name)
+        nimbus.update("flights", trigger_seconds=7)
+        return found
+
+    monkeypatch.setattr(nimbus.registry, "versions", versions_and_then_another_updates)
+    with pytest.raises(VersionError, match="version 2: another has taken its place; the current version is 3"):
+        nimbus.roll_back("flights", to)
+    assert nimbus.flow("flights").settings == {"trigger_seconds": 7}
+    assert nimbus.roll_back("flights", to).version == 4
 
 
 def test_a_flow_that_was_renamed_in_its_file_is_told_by_its_new_name(nimbus: Nimbus, file: Path) -> None:

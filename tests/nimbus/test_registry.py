@@ -72,6 +72,27 @@ def test_settings_that_would_fail_later_are_refused(
     assert registry.flows() == []
 
 
+@pytest.mark.parametrize(
+    ("definition", "settings", "seen"),
+    [
+        ({"file": "/caf\udce9/a.yaml"}, {}, r"definition holds '/caf\\udce9/a.yaml'"),
+        ({"queries": [{"group": "a\0b"}]}, {}, r"definition holds 'a\\x00b'"),
+        ({}, {"spark": {"a\ud800": "1"}}, r"settings holds 'a\\ud800'"),
+    ],
+    ids=["file", "query", "setting"],
+)
+def test_texts_that_no_database_reads_back_are_refused(
+    registry: Registry, definition: dict[str, object], settings: dict[str, object], seen: str
+) -> None:
+    """PostgreSQL keeps them, and fails wherever a query looks into them."""
+    with pytest.raises(SubmitError, match=f"{seen}: half a character or one of code 0"):
+        registry.submit("counts", Content(definition, {"spout": 1}, 1, settings))
+    assert registry.flows() == []
+    made = registry.submit("counts", Content({"text": r"\u0000 \ud800 \0 é 😀"}, {"spout": 1}))
+    with pytest.raises(SubmitError, match=seen):
+        registry.update("counts", Content(definition, {"spout": 1}, 1, settings), seen=made)
+
+
 def test_a_submitted_flow_is_read_back(registry: Registry, clock: Clock) -> None:
     settings = {"message_timeout_seconds": 12, "nested": {"list": [1, None, "ä"]}}
     made = registry.submit("counts", Content({"text": "a"}, {"spout": 1}, 3, settings))

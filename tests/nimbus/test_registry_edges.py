@@ -6,12 +6,13 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from sqlalchemy import event, make_url, text
+from sqlalchemy import Connection, event, make_url, select, text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from pipelines.nimbus.errors import RegistryError
@@ -19,6 +20,8 @@ from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Content
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store, postgres
+from pipelines.nimbus.registry.tables import flows
+from tests.nimbus.deployment import wait_for
 
 
 class Proxy:
@@ -235,3 +238,28 @@ def test_all_that_a_read_sees_is_of_one_moment(store: Store, monkeypatch: pytest
     assert seen.version.number == 1
     (later,) = registry.flows()
     assert later.version.number == 2
+
+
+def test_delays_that_are_over_and_beats_lock_flows_in_one_order(database: str) -> None:
+    """The flow that is due first came last: locked by when it is due, each would wait for the other."""
+    store, other = Store.migrated(database, busy_seconds=20), Store(database, busy_seconds=20)
+    now, registry = [1000.0], Registry(store, clock=lambda: now[0])
+    first, second = [registry.submit(name, Content({"kind": "catalog"}, {"q": 1})) for name in ("a", "b")]
+    for flow, seconds in ((first, 20), (second, 10)):
+        registry.kill(flow.name, wait_seconds=seconds)
+    now[0] += 30
+
+    def lock(connection: Connection, serial: int) -> None:
+        """As a beat does."""
+        connection.execute(select(flows).where(flows.c.serial == serial).with_for_update(read=True))
+
+    with ThreadPoolExecutor(1) as pool:
+        with other.write() as beats:
+            lock(beats, first.serial)
+            fired = pool.submit(registry.fire)
+            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_for(lambda: beats.scalar(waiting), 20, lambda: "it does not wait")
+            lock(beats, second.serial)
+        assert [flow.name for flow, _ in fired.result()] == ["b", "a"], "those due first in front"
+    store.close()
+    other.close()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
-from pipelines.nimbus.processes.standby import fits, schemes_of
+from pipelines.nimbus.processes.standby import SlotOrder, Standby, fits, schemes_of, wait_for_order
 from pipelines.nimbus.processes.supervisor import SupervisorProcess, keeps_standby
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
+from pipelines.private import private_folder
 from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 from tests.nimbus.faults import kill_worker
 from tests.nimbus.test_supervisor import _WORKER, Host
@@ -30,6 +33,7 @@ _STANDBY = """
 import json, sys
 from pipelines.nimbus.processes.standby import wait_for_order
 from pipelines.nimbus.settings import NimbusSettings
+from pipelines.private import private_folder
 
 manner, supervisor, life = sys.argv[1:4]
 if manner == "dies":
@@ -157,6 +161,60 @@ def test_it_ends_with_its_supervisor(host: HostWithStandby) -> None:
     worker = host.worker()
     assert worker is not None
     assert worker.process() is not None
+
+
+def test_one_writes_its_record_again_over_that_of_a_standby_that_got_up_late(
+    settings: NimbusSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor was killed while it started; it ends at once, and would hide the next supervisor's for good."""
+    file, (read, write) = Life(settings, "s1", STANDBY), os.pipe()
+
+    def written() -> str | None:
+        record = file.read()
+        return record.life if record else None
+
+    with os.fdopen(read) as stdin, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        private_folder(settings.supervisor_folder("s1"))
+        order = pool.submit(wait_for_order, settings, "s1", "second")
+        wait_for(lambda: written() == "second", PATIENCE, lambda: str(file.read()), every=0.01)
+        file.begun("first")
+        try:
+            wait_for(lambda: written() == "second", 5, lambda: str(file.read()), every=0.01)
+            # One that was taken is forgotten, and may not have heard of its order yet.
+            file.forget()
+            time.sleep(3 * settings.beat_seconds)
+            assert written() is None
+        finally:
+            os.write(write, b'{"port": 1, "life": "x"}\n')
+            os.close(write)
+        assert order.result() == SlotOrder(1, "x")
+
+
+def test_one_that_no_signal_ends_holds_nobody_up(settings: NimbusSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that hangs in the kernel: its supervisor has workers to look after."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(command: list[str], out: Path) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        return started[-1]
+
+    monkeypatch.setattr("pipelines.nimbus.processes.standby._KILLED_SECONDS", 0.1)
+    monkeypatch.setattr(LifeRecord, "kill", lambda _: None)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(20)"]
+    standby = Standby(settings, "s1", start, lambda *_: sleeps)
+    first = standby.keep(list, float("-inf"))
+    standby._heard_at -= settings.task_launch_seconds + 1
+    began = time.monotonic()
+    assert standby.keep(list, float("-inf")) is None
+    assert time.monotonic() - began < 10
+    standby._again_at = 0.0
+    assert standby.keep(list, float("-inf")) not in (None, first)
+    for child in started:
+        assert child.poll() is None
+        child.kill()
+        child.wait()
+        child.stdin.close()  # type: ignore[union-attr]
 
 
 def test_what_fits(host: HostWithStandby) -> None:

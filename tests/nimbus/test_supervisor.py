@@ -260,6 +260,28 @@ def test_a_worker_that_does_not_leave_an_empty_slot_is_killed(host: Host) -> Non
     host.until(lambda: worker is not None and worker.process() is None)
 
 
+def test_a_worker_that_serves_a_request_is_not_killed_for_its_empty_slot(host: Host) -> None:
+    """A backfill would end in mid-slice. Once it says so no more, it has its time to end."""
+    host.restart("stays")
+    host.submit()
+    host.until(host.works)
+    worker, port = host.worker(), _port(host)
+    assert worker is not None
+    host.registry.kill("a", wait_seconds=0)
+    busy_until = time.monotonic() + 2 * host.settings.stop_seconds + host.settings.lease_seconds
+    while time.monotonic() < busy_until:
+        Life(host.settings, "s1", port).mark_busy()
+        # A clock that is put back does not keep an old mark fresh.
+        ahead = time.time() + 86_400
+        os.utime(host.settings.supervisor_folder("s1") / f"{port}.busy", (ahead, ahead))
+        host.supervisor.look()
+        assert worker.process() is not None
+        assert not host.supervisor.empties
+        time.sleep(0.05)
+    host.until(lambda: worker.process() is None)
+    assert time.monotonic() > busy_until + host.settings.stop_seconds
+
+
 def test_another_supervisor_finds_the_workers_and_buries_the_dead(host: Host) -> None:
     host.submit()
     host.until(host.works)
@@ -343,6 +365,34 @@ def test_a_container_that_begins_with_an_empty_home_waits_for_its_former_life(
     assert host.supervisor._own is not None
     with pytest.raises(RegistryLeaseLostError):
         host.registry.leases.check(host.supervisor._own)
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["dead", "alive"])
+def test_one_of_two_that_start_at_once_does_not_wait_for_the_end_of_the_other(host: Host, lives: bool) -> None:
+    """No shutdown would find it. The first has the lease when it is looked at, and writes its file a moment later."""
+    first, second = host.supervisor._holder, host.another()
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait()
+    file = host.settings.supervisor_folder("s1") / "supervisor.json"
+    file.unlink()
+    waited: list[float | None] = []
+
+    def wait(seconds: float | None = None) -> bool:
+        waited.append(seconds)
+        Life(host.settings, "s1", "supervisor").begun(first)
+        if not lives:
+            file.write_text(json.dumps({"life": first, "pid": dead.pid, "created": 1.0}), "utf-8")
+        return len(waited) > 3 and second.stop() is None
+
+    second.ending.wait = wait  # type: ignore[method-assign]
+    second.look = lambda: False  # type: ignore[method-assign]
+    if lives:
+        with pytest.raises(LeaseHeldError, match="supervisor:s1"):
+            second.run()
+    else:
+        second.run()
+        assert second._own is not None
+    assert len(waited) == 1
 
 
 def test_one_that_stood_still_while_another_took_its_name_touches_no_slot(host: Host) -> None:

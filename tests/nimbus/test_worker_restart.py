@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,14 +15,17 @@ import pytest
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import DeployError, RegistryError
+from pipelines.nimbus.processes.life import Life
 from pipelines.nimbus.processes.slot_spark import spark_needs_of
 from pipelines.nimbus.processes.standby import SlotOrder
 from pipelines.nimbus.processes.worker import WorkerProcess, main
 from pipelines.nimbus.registry.lifecycle import Request
+from pipelines.nimbus.registry.placements import Places, Placing
 from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
-from pipelines.nimbus.settings import NimbusSettings
+from pipelines.nimbus.settings import WARM, NimbusSettings
+from pipelines.private import private_folder
 
 MODULE = "pipelines.nimbus.processes.worker"
 
@@ -121,6 +125,32 @@ def test_while_a_request_is_under_way_flows_go_on_as_they_are(registry: Registry
     worker._follow(flows)
     assert worker.ending.is_set()
     assert [task.told[-1] for task in tasks.values()] == ["leave", "leave"]
+
+
+@pytest.mark.parametrize("port", [1, WARM])
+def test_a_worker_takes_no_new_request_while_its_slot_is_empty_and_says_that_it_is_busy(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, port: int
+) -> None:
+    has_spark(monkeypatch, server := FakeServer(busy=True))
+    worker._server, worker._slot = server, ("s1", port)  # type: ignore[assignment]
+    life, places = Life(worker._settings, "s1", port), Places(worker._store)
+    private_folder(worker._settings.supervisor_folder("s1"))
+    monkeypatch.setattr(worker, "_begin", lambda *_: None)
+    flow = registry.submit("a", content("a"))
+    assert life.marked_busy() == 0
+    for slots in ({}, {("s1", port): [1]}, {}):
+        places.assign_all([Placing(flow, slots, "NEW")])
+        before = life.marked_busy()
+        time.sleep(0.01)
+        assert not worker._round(None)  # type: ignore[arg-type]
+        assert server.refuses is (not slots and port != WARM)
+        assert life.marked_busy() > before
+    server.busy = False
+    marked = life.marked_busy()
+    assert worker._round(None) is (port != WARM)  # type: ignore[arg-type]
+    assert life.marked_busy() == marked
+    life.forget()
+    assert life.marked_busy() == 0
 
 
 CLUSTER = "spark://cluster:7077"

@@ -28,10 +28,10 @@ from pipelines.nimbus.placement.blacklist import Blacklist
 from pipelines.nimbus.placement.model import Assignment, Kind, Supervisor, Worker
 from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.registry.leases import LEASE, Lease
-from pipelines.nimbus.registry.lifecycle import Status
+from pipelines.nimbus.registry.lifecycle import Status, Transition
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
-from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, WorkerRecord
+from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat, WorkerRecord
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
@@ -93,8 +93,9 @@ logger = logs.logger(__name__)
 _LEASE_SECONDS = 15.0
 _TIDY_SECONDS = 86_400.0
 _EVENTS_A_FLOW = 1000
-_PLACED_AT_ONCE = 50
-"""Flows whose assignments are written in one transaction: a commit costs as much as five flows, and nobody should wait long."""
+_FIRED_AT_ONCE = _PLACED_AT_ONCE = 50
+"""Flows that are written in one transaction: a commit costs as much as five flows, and nobody should wait long."""
+_DRAINS = (Status.REBALANCING, Status.KILLED)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Leader:
         self._seen: tuple[object, ...] = ()
         self._blacklist = Blacklist(round_seconds=max(1, int(settings.monitor_seconds)))
         self._listed: tuple[str, ...] = ()
-        self._placed: list[Placing] = []
+        self._placed: list[_Placed] = []
         self._checked: dict[int, object] = {}
         self._problems: dict[int, str] = {}
         """By flow the problem that this leader has reported last."""
@@ -186,13 +187,11 @@ class Leader:
         # What a round that was broken off had placed may be false by now: another may have led since.
         self._placed = []
         flows = self._registry.flows()
-        for flow in flows:
-            if flow.status in (Status.REBALANCING, Status.KILLED) and self._drained(flow):
-                self._registry.hurry(flow, under=lease)
+        for flow in self._drained(flows):
+            lease = self._renewed(lease)
+            self._registry.hurry(flow, under=lease)
         self._tidy()
-        fired = self._registry.fire(under=lease)
-        for flow, step in fired:
-            logger.info("fired", flow=flow.name, status=str(flow.status), action=str(step.action))
+        fired, lease = self._fire(flows, lease)
         if fired:
             flows = self._registry.flows()
         watching = (
@@ -205,13 +204,54 @@ class Leader:
         self._seen = seen
         look = self._look(self._readable(flows, lease), watching, lease)
         for application, members in look.flows.items():
-            if lease.expires_at - self._clock() < self._lease_seconds / 2:
-                # Thousands of flows take longer to place than a lease lasts.
-                self._lease = lease = self._registry.leases.renew(lease, self._lease_seconds)
+            lease = self._renewed(lease)
             self._place_or_tell(application, members, look, lease)
             if len(self._placed) >= _PLACED_AT_ONCE:
-                self._assign(lease)
-        self._assign(lease)
+                self._assign(look, lease)
+        self._assign(look, lease)
+
+    def _renewed(self, lease: Lease) -> Lease:
+        """Return its lease, prolonged if half of it is over: work on thousands of flows takes longer than a lease lasts."""
+        if lease.expires_at - self._clock() < self._lease_seconds / 2:
+            self._lease = lease = self._registry.leases.renew(lease, self._lease_seconds)
+        return lease
+
+    def _fire(self, flows: Sequence[DeployedFlow], lease: Lease) -> tuple[bool, Lease]:
+        """Apply what has come due. Return whether anything was, and its lease.
+
+        What nobody foresaw is the problem of its flow alone.
+        """
+        fired: list[tuple[DeployedFlow, Transition]] = []
+        try:
+            for _ in range(len(flows) // _FIRED_AT_ONCE + 1):
+                lease = self._renewed(lease)
+                some = self._registry.fire(most=_FIRED_AT_ONCE, under=lease)
+                fired += some
+                if len(some) < _FIRED_AT_ONCE:
+                    break
+        except (RegistryError, RegistryLeaseLostError):
+            raise
+        except Exception:
+            logger.exception("not fired together")
+            for flow in flows:
+                if flow.standing.due is not None:
+                    lease = self._renewed(lease)
+                    fired += self._fired_alone(flow, lease)
+        for flow, step in fired:
+            logger.info("fired", flow=flow.name, status=str(flow.status), action=str(step.action))
+        return bool(fired), lease
+
+    def _fired_alone(self, flow: DeployedFlow, lease: Lease) -> list[tuple[DeployedFlow, Transition]]:
+        try:
+            return self._registry.fire(flow, under=lease)
+        except (RegistryError, RegistryLeaseLostError):
+            raise
+        except Exception as error:
+            logger.exception("not fired", flow=flow.name)
+            event = flow.standing.due.event if flow.standing.due else "nothing"
+            # Not as a problem of placing, which goes with the next place.
+            self._registry.problem(flow, f"{event} fails: {_unforeseen(error)}", under=lease)
+            return []
 
     def _tidy(self) -> None:
         """Remove, once a day, what the registry need not keep. Without Dagster nobody else does it."""
@@ -224,18 +264,17 @@ class Leader:
         )
         logger.info("registry tidied", **{pruned.what.replace(" ", "_"): pruned.removed for pruned in removed})
 
-    def _drained(self, flow: DeployedFlow) -> bool:
-        """Return whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait."""
-        due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
-        since = due.at - wait if due else 0.0
-        beats = self._places.beats(flow)
-        if flow.status is Status.KILLED:
-            # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
-            record = self._places.assignment(flow)
-            placed = {task for worker in record.workers for task in worker.tasks} if record else set()
-            if not beats or not placed <= beats.keys():
-                return False
-        return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
+    def _drained(self, flows: Iterable[DeployedFlow]) -> list[DeployedFlow]:
+        """Return the flows that wait for a rebalance or a kill, and need not: all of their queries have stopped."""
+        now = self._clock()
+        waiting = [
+            flow for flow in flows if flow.status in _DRAINS and flow.standing.due and flow.standing.due.at > now
+        ]
+        if not waiting:
+            return []
+        # Of all that drain: a query for each would take longer than a lease lasts, if they are many.
+        beats, records = self._places.beats_of_all(_DRAINS), self._places.assignments(_DRAINS)
+        return [flow for flow in waiting if _has_drained(flow, beats.get(flow.serial, {}), records.get(flow.serial))]
 
     def _look(self, flows: list[DeployedFlow], watching: bool, lease: Lease) -> _Look:
         supervisors = tuple(self._places.supervisors())
@@ -330,7 +369,7 @@ class Leader:
         except Exception as error:
             logger.exception("not placed", application=application)
             for flow in members:
-                self._refuse(flow, named(error), look.stays(flow), lease)
+                self._refuse(flow, _unforeseen(error), look.stays(flow), lease)
 
     def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
         # Those that stand come first, and then who came first.
@@ -361,9 +400,10 @@ class Leader:
             for flow in members:
                 self._refuse(flow, named(error), flow in recovered or look.stays(flow), lease)
             return
+        written = self._keep(members, plan, look, mends=True)
         for flow in members:
-            self._registry.problem(flow, None, under=lease)
-        self._keep(members, plan, look)
+            if flow.serial not in written:
+                self._registry.problem(flow, None, under=lease)
 
     def _planned(
         self, application: str, members: list[DeployedFlow], kind: Kind, look: _Look, workers: int | None = None
@@ -459,8 +499,19 @@ class Leader:
         last = ((flow.serial, self._places.last_assignment(flow.name)) for flow in asking)
         return {serial: record for serial, record in last if record is not None}
 
-    def _keep(self, members: Iterable[DeployedFlow], plan: _Plan, look: _Look) -> None:
+    def _keep(
+        self, members: Iterable[DeployedFlow], plan: _Plan, look: _Look, *, mends: bool = False
+    ) -> frozenset[int]:
+        """Keep what is to be written of a plan.
+
+        Args:
+            mends: Whether a flow has no problem once that is written.
+
+        Returns:
+            The serials of the flows for which something is to be written.
+        """
         slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
+        written = set[int]()
         for worker in plan.made.workers:
             for planned in worker.tasks:
                 serial, task = plan.ids.of_component[plan.made.components[planned]]
@@ -472,18 +523,59 @@ class Leader:
             if before == now and (plan.kind == "MONITOR" or not flow.scratch):
                 continue
             look.used.place(flow.serial, now)
-            self._placed.append(Placing(flow, now, plan.kind if record else "NEW"))
+            self._placed.append(_Placed(Placing(flow, now, plan.kind if record else "NEW"), mends))
+            written.add(flow.serial)
         for note in plan.made.notes:
             logger.warning("assignment", application=plan.made.flow, note=note)
+        return frozenset(written)
 
-    def _assign(self, lease: Lease) -> None:
-        """Write down what was placed. A flow that was removed meanwhile has no place."""
+    def _assign(self, look: _Look, lease: Lease) -> None:
+        """Write down what was placed, together; what nobody foresaw there is the problem of its flow alone."""
         placed, self._placed = self._placed, []
-        made = self._places.assign_all(placed, under=lease) if placed else {}
-        for placing in placed:
-            if placing.flow.serial in made:
-                slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in placing.slots.items()}
-                logger.info("assigned", flow=placing.flow.name, kind=placing.kind, slots=slots)
+        if not placed:
+            return
+        try:
+            self._write(placed, lease)
+        except (RegistryError, RegistryLeaseLostError):
+            raise
+        except Exception:
+            logger.exception("not assigned together")
+            for one in placed:
+                self._write_alone(one, look, lease)
+
+    def _write_alone(self, placed: _Placed, look: _Look, lease: Lease) -> None:
+        flow = placed.placing.flow
+        try:
+            self._write([placed], lease)
+        except (RegistryError, RegistryLeaseLostError):
+            raise
+        except Exception as error:
+            logger.exception("not assigned", flow=flow.name)
+            self._refuse(flow, _unforeseen(error), look.stays(flow), lease)
+
+    def _write(self, placed: Sequence[_Placed], lease: Lease) -> None:
+        """Write assignments. A flow that was removed meanwhile has no place."""
+        made = self._places.assign_all([one.placing for one in placed], under=lease)
+        for one in placed:
+            placing, flow = one.placing, one.placing.flow
+            if flow.serial not in made:
+                continue
+            slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in placing.slots.items()}
+            logger.info("assigned", flow=flow.name, kind=placing.kind, slots=slots)
+            if one.mends:
+                self._registry.problem(flow, None, under=lease)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A place that is to be written.
+
+    Attributes:
+        mends: Whether the flow has no problem then; else its wish is still unmet.
+    """
+
+    placing: Placing
+    mends: bool
 
 
 @dataclass(frozen=True)
@@ -493,6 +585,28 @@ class _Plan:
     kind: Kind
     ids: _Ids
     made: Assignment
+
+
+def _unforeseen(error: Exception) -> str:
+    """Return what a flow's problem says of an error: of one of the database not the statement, which holds more than is asked."""
+    return " ".join(named(getattr(error, "orig", None) or error).split())
+
+
+def _has_drained(flow: DeployedFlow, beats: Mapping[int, TaskBeat], record: AssignmentRecord | None) -> bool:
+    """Return whether all queries of a flow have stopped since its rebalance or kill was asked for."""
+    due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
+    since = due.at - wait if due else 0.0
+    if flow.status is Status.KILLED:
+        # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
+        placed = {task for worker in record.workers for task in worker.tasks} if record else set()
+        if not beats or not placed <= beats.keys():
+            return False
+    return all(beat.beat_at > since and _state_of(beat) in (DRAINED, ASSIGNED) for beat in beats.values())
+
+
+def _state_of(beat: TaskBeat) -> object:
+    """Return the state that a task has told; None for figures of another release that have none."""
+    return beat.figures.get("state") if isinstance(beat.figures, Mapping) else None
 
 
 def _content_of(flow: DeployedFlow) -> object:

@@ -75,6 +75,7 @@ class Life:
     def __init__(self, settings: NimbusSettings, supervisor: str, slot: int | str) -> None:
         self._file = settings.supervisor_folder(supervisor) / f"{slot}.json"
         self._starting = self._file.with_name(f"{slot}{STARTING}.json")
+        self._busy = self._file.with_name(f"{slot}.busy")
 
     def starting(self, life: str, identity: ProcessIdentity) -> None:
         """Record a process that is started for the slot. It may find that another has it: that one's record stays."""
@@ -103,11 +104,24 @@ class Life:
         except OSError:
             return 0
 
+    def mark_busy(self) -> None:
+        """Say that a request is under way, which nothing in the slot may show: its supervisor sees it."""
+        with contextlib.suppress(OSError):
+            self._busy.touch(mode=FILE_MODE)
+
+    def marked_busy(self) -> int:
+        """Return when it was said last that a request is under way, in nanoseconds; 0 if it was not."""
+        try:
+            return self._busy.stat().st_mtime_ns
+        except OSError:
+            return 0
+
     def forget(self, life: str | None = None) -> None:
         """Free the slot; of one process alone, if no other has it by now."""
         written = self.read()
         if life is None or written is None or written.life == life:
             self._file.unlink(missing_ok=True)
+            self._busy.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> LifeRecord | None:

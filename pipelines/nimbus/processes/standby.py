@@ -45,6 +45,8 @@ logger = logs.logger(__name__)
 
 # What has just been started has the processors for itself: so long after the last start of a worker none is started here.
 _CALM_SECONDS = 10.0
+# So long it is waited for the end of one that was killed; one that hangs in the kernel does not end by that.
+_KILLED_SECONDS = 2.0
 
 
 def fits(flows: Iterable[DeployedFlow]) -> bool:
@@ -115,12 +117,14 @@ class Standby:
             last_start: When a worker was started last, on the monotonic clock.
         """
         self._listen()
-        if self._child is not None and self._is_silent:
+        killed = self._child is not None and self._is_silent
+        if self._child is not None and killed:
             logger.warning("standby killed", pid=self._child.pid, reason="it does not beat")
             # Its JVM, too, which may stand still as well.
             LifeRecord(self._life, ProcessIdentity.of(self._child.pid)).kill()
-            self._child.wait()
-        if self._child is not None and self._child.poll() is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(_KILLED_SECONDS)
+        if self._child is not None and (killed or self._child.poll() is not None):
             self._failures += 1
             pause = pause_after(self._failures, self._settings.back_off_seconds)
             logger.warning("standby ended", pid=self._child.pid, code=self._child.returncode, again_in_seconds=pause)
@@ -238,6 +242,11 @@ def wait_for_order(settings: NimbusSettings, supervisor: str, life: str) -> Slot
 
     def beat() -> None:
         while not ordered.wait(settings.beat_seconds):
+            written = file.read()
+            if written is not None and written.life != life:
+                # A standby of an earlier supervisor's got up late, and ends. That there is none means that this one is taken.
+                with suppress(OSError):
+                    file.begun(life)
             file.touch()
 
     threading.Thread(target=beat, name="standby", daemon=True).start()

@@ -30,7 +30,7 @@ from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, RegistryError, RegistryLeaseLostError, SettingError
 from pipelines.nimbus.processes.back_off import pause_after
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of, may_live
+from pipelines.nimbus.processes.life import SUPERVISOR, Life, LifeRecord, end, holder_of, may_live
 from pipelines.nimbus.processes.standby import Standby
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.placements import Places
@@ -64,7 +64,8 @@ class Slot:
         failures: How often in a row it has died.
         again_at: Not to be started before, on the monotonic clock.
         touched, heard_at, beats: The last beat seen in its file, when it was seen (monotonic clock), and how many were.
-        empty_since: Since when there is nothing to run, on the monotonic clock; None while there is.
+        marked, busy_at: The last mark of a request under way that was seen, and when (monotonic clock).
+        empty_since: Since when there is nothing to run, on the monotonic clock; None while there is, a request too.
     """
 
     port: int
@@ -75,6 +76,8 @@ class Slot:
     touched: int = 0
     heard_at: float = 0.0
     beats: int = 0
+    marked: int = 0
+    busy_at: float = 0.0
     empty_since: float | None = None
 
 
@@ -170,7 +173,12 @@ class SupervisorProcess:
                         # A container that begins with an empty home cannot tell whether its former life is dead.
                         if seen is None or self._held_from_afar() not in (None, seen):
                             raise
-                        self.ending.wait(1.0)
+                        if self._is_written_here():
+                            # By now its holder has said here who it is, as one that has started in the same moment: it is
+                            # judged by that, and if it lives, this one is the one too many.
+                            seen = None
+                        else:
+                            self.ending.wait(1.0)
                         continue
                 self.find_workers()
                 return
@@ -230,7 +238,7 @@ class SupervisorProcess:
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
         self._own = self._taken()
-        Life(self._settings, self.name, "supervisor").begun(self._holder)
+        Life(self._settings, self.name, SUPERVISOR).begun(self._holder)
 
     def _taken(self) -> Lease:
         """Return the lease of its name, taken now or by a call whose answer was lost."""
@@ -245,9 +253,10 @@ class SupervisorProcess:
 
     def _held_from_afar(self) -> Lease | None:
         """Return the name's lease where nothing is written here of its holder: only its renewals show that one lives."""
-        if Life(self._settings, self.name, "supervisor").read() is not None:
-            return None
-        return self._registry.leases.holder(f"supervisor:{self.name}")
+        return None if self._is_written_here() else self._registry.leases.holder(f"supervisor:{self.name}")
+
+    def _is_written_here(self) -> bool:
+        return Life(self._settings, self.name, SUPERVISOR).read() is not None
 
     @property
     def _own_seconds(self) -> float:
@@ -407,7 +416,14 @@ class SupervisorProcess:
         slot.record = None
 
     def _end_empty(self, slot: Slot) -> None:
-        """Kill a worker that has nothing to run and does not end by itself after a while."""
+        """Kill a worker that has nothing to run, not even a request, and does not end by itself after a while."""
+        marked = Life(self._settings, self.name, slot.port).marked_busy()
+        if marked != slot.marked:
+            slot.marked, slot.busy_at = marked, time.monotonic()
+        # It marks with each of its rounds, none of which takes longer than its lease lasts.
+        if marked and time.monotonic() - slot.busy_at <= self._settings.lease_seconds:
+            slot.empty_since = None
+            return
         slot.empty_since = slot.empty_since or time.monotonic()
         if time.monotonic() - slot.empty_since > self._settings.stop_seconds:
             self._kill(slot, "its slot is empty and it has not ended")

@@ -157,6 +157,9 @@ class WorkerProcess:
         if not lives(spark):
             self._end_now(SPARK_GONE, "its Spark has died")
         self._beats.goes_on("a look at its flows")
+        if self._server is not None and self._server.busy:
+            # Its slot may be empty: it ends with the request, and not before.
+            Life(self._settings, *self._slot).mark_busy()
         if self.ending.is_set() and self._server is not None:
             # One more would keep the process, and whatever is to come in its place, waiting.
             self._server.refuse()
@@ -207,8 +210,8 @@ class WorkerProcess:
         held = self._restart_for(list(here.values()))
         waits = self._restart_for_other_spark(here) or self._restart_for_stuck()
         if self._server is not None and not (held or waits or self.ending.is_set()):
-            # What it refused requests for has been taken back.
-            self._server.take()
+            # What it refused requests for has been taken back; in an empty slot it is to end with those that are under way.
+            (self._server.take if flows or self._slot[1] == WARM else self._server.refuse)()
         for key, task in self._tasks.items():
             if key in flows:
                 if not _rescaled(task, flows[key]) and self._draining.stays(key):

@@ -7,7 +7,7 @@ its next beat, and its beat cannot pass for its successor's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,9 +123,10 @@ class Places:
             alive = select(flows.c.serial).where(flows.c.serial == flow.serial, flows.c.removed_at.is_(None))
             return self._read(connection, flow.serial) if connection.scalar(alive) is not None else None
 
-    def assignments(self) -> dict[int, AssignmentRecord]:
-        """Return the assignments of all deployed flows, by serial."""
-        heads, slots = _HEADS.join(flows, flows.c.serial == assignments.c.flow), _deployed(workers)
+    def assignments(self, statuses: Collection[str] = ()) -> dict[int, AssignmentRecord]:
+        """Return the assignments of all deployed flows, or those of some statuses, by serial."""
+        heads = _of_statuses(_HEADS.join(flows, flows.c.serial == assignments.c.flow), statuses)
+        slots = _of_statuses(_deployed(workers), statuses)
         records: dict[int, list[WorkerRecord]] = {}
         with self._store.read() as connection:
             for row in connection.execute(slots.order_by(workers.c.supervisor, workers.c.port)):
@@ -238,11 +239,12 @@ class Places:
         with self._store.read() as connection:
             return {row.task: _task_beat(row) for row in connection.execute(query)}
 
-    def beats_of_all(self) -> dict[int, dict[int, TaskBeat]]:
-        """Return the same for every deployed flow, by serial, with one query."""
+    def beats_of_all(self, statuses: Collection[str] = ()) -> dict[int, dict[int, TaskBeat]]:
+        """Return the same for every deployed flow, or those of some statuses, by serial, with one query."""
         task_beats: dict[int, dict[int, TaskBeat]] = {}
+        query = _of_statuses(_deployed(beats), statuses).order_by(beats.c.task)
         with self._store.read() as connection:
-            for row in connection.execute(_deployed(beats).order_by(beats.c.task)):
+            for row in connection.execute(query):
                 task_beats.setdefault(row.flow, {})[row.task] = _task_beat(row)
         return task_beats
 
@@ -335,6 +337,11 @@ def _deployed(table: Table, *columns: Column[Any]) -> Select[Any]:
     """Return the query of a table's rows (or some columns) of deployed flows."""
     chosen = select(*(columns or (table,)))
     return chosen.join_from(table, flows, flows.c.serial == table.c.flow).where(flows.c.removed_at.is_(None))
+
+
+def _of_statuses(query: Select[Any], statuses: Collection[str]) -> Select[Any]:
+    """Return a query over flows, of those in some statuses alone; none named: of all."""
+    return query.where(flows.c.status.in_(statuses)) if statuses else query
 
 
 def _task_beat(row: Row[Any]) -> TaskBeat:

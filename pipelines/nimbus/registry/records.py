@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -344,8 +344,38 @@ def _check_values(name: str, content: Content) -> None:
     try:
         # NaN is not JSON, and PostgreSQL refuses it where SQLite takes it.
         json.dumps([dict(content.definition), dict(content.settings)], allow_nan=False)
+        _check_texts(name, content)
         check_timeout(name, content.settings)
     except (TypeError, ValueError) as error:
         raise SubmitError(name, f"definition and settings must be plain JSON values: {error}") from error
     except RebalanceError as error:
         raise SubmitError(name, error.problem) from error
+
+
+# Half of a surrogate pair: what Python makes of a file's name that is not UTF-8.
+_UNREADABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def _check_texts(name: str, content: Content) -> None:
+    """Refuse texts that PostgreSQL takes and does not give back: each query that looks into such a value fails."""
+    parts = {"definition": content.definition, "settings": content.settings, "components": content.components}
+    for what, part in parts.items():
+        for text in _texts(part):
+            if _UNREADABLE.search(text):
+                problem = (
+                    "half a character or one of code 0, which no registry can keep: give files and folders other names"
+                )
+                raise SubmitError(name, f"its {what} holds {shown(text)}: {problem}")
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Return the texts in a JSON value, names too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, held in value.items():
+            yield from _texts(key)
+            yield from _texts(held)
+    elif isinstance(value, list | tuple):
+        for held in value:
+            yield from _texts(held)

@@ -96,23 +96,23 @@ class Registry:
             VersionError: Another version, or another submission of the name, has come since it was seen.
         """
         with self._store.write() as connection:
-            row = self._changeable(connection, name, "UPDATE")
-            if seen is not None and (row.serial, row.version) != (seen.serial, seen.version.number):
-                problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted again"
-                raise VersionError(name, seen.version.number, problem, row.version)
+            row = self._changeable(connection, name, "UPDATE", seen)
             check_content(name, content)
             return self._new_version(connection, row, _Change("UPDATE", content, row.version, said=said or Request()))
 
-    def roll_back(self, name: str, to: int | None = None) -> DeployedFlow:
+    def roll_back(self, name: str, to: int | None = None, *, seen: DeployedFlow | None = None) -> DeployedFlow:
         """Make an earlier version's content the current one, as a new version: history is only added to.
 
         Without `to` it is the one before the current; called again, the one before that.
 
+        Args:
+            seen: The flow whose version is to be taken back; None: whichever is current.
+
         Raises:
-            VersionError: There is no such version, or none before the current one.
+            VersionError: There is no such version, or none before the current one; or as `update`.
         """
         with self._store.write() as connection:
-            row = self._changeable(connection, name, "ROLL_BACK")
+            row = self._changeable(connection, name, "ROLL_BACK", seen)
             current = self._version(connection, row, row.version)
             target = current.before if to is None else to
             if target is None:
@@ -148,10 +148,17 @@ class Registry:
         """Set REBALANCING at once; the request is applied and the flow placed again when the delay is over (`fire`)."""
         return self._send(name, FlowEvent.REBALANCE, wait_seconds=wait_seconds, request=request)
 
-    def fire(self, *, under: Lease | None = None) -> list[tuple[DeployedFlow, Transition]]:
+    def fire(
+        self, only: DeployedFlow | None = None, *, most: int | None = None, under: Lease | None = None
+    ) -> list[tuple[DeployedFlow, Transition]]:
         """Apply what has come due: apply rebalances, remove killed flows.
 
         A flow whose step says REASSIGN is to be assigned from scratch; `scratch` stays until that is done.
+
+        Args:
+            only: What has come due of one flow; None: of all, in one transaction.
+            most: Of how many at most; None: of all. If there are fewer, no other has come due.
+            under: The caller's lease on leadership.
 
         Returns:
             The flows as they stand now, each with its step, those due first in front.
@@ -159,8 +166,13 @@ class Registry:
         fired = []
         with self._write(under) as connection:
             now = self._clock()
-            due = select(flows).where(flows.c.removed_at.is_(None), flows.c.due_at <= now)
-            for row in connection.execute(due.order_by(flows.c.due_at, flows.c.serial).with_for_update()).all():
+            due = select(flows).where(
+                flows.c.removed_at.is_(None), flows.c.due_event.is_not(None), flows.c.due_at <= now
+            )
+            due = (due if only is None else due.where(flows.c.serial == only.serial)).limit(most)
+            # In the order in which beats and assignments lock flows, too: else each may wait for the other.
+            rows = connection.execute(due.order_by(flows.c.serial).with_for_update()).all()
+            for row in sorted(rows, key=lambda row: (row.due_at, row.serial)):
                 standing = standing_of(row)
                 step = lifecycle.fire(standing, now=now)
                 if step is not None and standing.due is not None:
@@ -201,12 +213,17 @@ class Registry:
             connection.execute(insert(events).values(**values))
 
     def problem(self, flow: DeployedFlow, problem: str | None, *, under: Lease | None = None) -> None:
-        """Record why a flow has no place; None: it has one. A new problem is a line in its history."""
+        """Record why a flow has no place; None: it has one. A new problem is a line in its history.
+
+        None takes back the problem that was seen: not another that has come since.
+        """
         problem = None if problem is None else shortened(problem)
         if flow.problem == problem:
             return
         with self._write(under) as connection:
-            connection.execute(update(flows).where(flows.c.serial == flow.serial).values(problem=problem))
+            row = update(flows).where(flows.c.serial == flow.serial)
+            row = row.where(flows.c.problem == flow.problem) if problem is None else row
+            connection.execute(row.values(problem=problem))
         if problem is not None:
             self.tell(flow, "PROBLEM", {"problem": problem}, under=under)
 
@@ -336,10 +353,14 @@ class Registry:
         place = {"flow": serial, "number": number, "before": before, "copy_of": copy_of}
         connection.execute(insert(versions).values(**place, **parts, created_at=self._clock()))
 
-    def _changeable(self, connection: Connection, name: str, event: str) -> Row[Any]:
+    def _changeable(self, connection: Connection, name: str, event: str, seen: DeployedFlow | None = None) -> Row[Any]:
+        """Return a flow that may have a new version: still of the submission and version that were seen, if any were."""
         row = self._found(connection, name, lock=True)
         if row.status not in (Status.ACTIVE, Status.INACTIVE):
             raise NoTransitionError(event, row.status, standing_of(row).flow)
+        if seen is not None and (row.serial, row.version) != (seen.serial, seen.version.number):
+            problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted again"
+            raise VersionError(name, seen.version.number, problem, row.version)
         return row
 
     @staticmethod
