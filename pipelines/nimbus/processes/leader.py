@@ -30,7 +30,7 @@ from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Status, Transition
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
-from pipelines.nimbus.registry.pruning import prune
+from pipelines.nimbus.registry.pruning import VERSIONS_A_FLOW, prune
 from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat, WorkerRecord
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -260,7 +260,11 @@ class Leader:
             return
         self._tidied_at = now
         removed = prune(
-            self._store, days=self._settings.retention_days, events_a_flow=_EVENTS_A_FLOW, clock=self._clock
+            self._store,
+            days=self._settings.retention_days,
+            events_a_flow=_EVENTS_A_FLOW,
+            versions_a_flow=VERSIONS_A_FLOW,
+            clock=self._clock,
         )
         logger.info("registry tidied", **{pruned.what.replace(" ", "_"): pruned.removed for pruned in removed})
 

@@ -22,6 +22,9 @@ from pipelines.nimbus.registry.tables import leases
 LEASE = "nimbus"
 """The name of the lease under which one supervisor leads."""
 
+PRUNED = "pruned"
+"""A row that nobody takes: its token is the largest of those whose rows are gone."""
+
 
 @dataclass(frozen=True)
 class Lease:
@@ -62,15 +65,14 @@ class Leases:
         """
         _check(name, holder, seconds)
         with self._store.write() as connection:
-            # A row to lock, for a name that is new. Its token 0 is never given out.
-            blank = {"name": name, "token": 0, "taken_at": 0.0, "expires_at": 0.0, "held": False}
-            insert_missing(connection, leases, blank)
-            row = self._locked(connection, name)
+            row = self._own_row(connection, name)
             # After the lock: waiting for it may have taken longer than the lease that was in the way.
             now = self._clock()
-            if row is not None and row.held and row.expires_at > now:
+            if row.held and row.expires_at > now:
                 raise LeaseHeldError(name, holder, row.holder, row.expires_at - now)
-            lease = Lease(name, holder, (row.token if row is not None else 0) + 1, now + seconds)
+            # A name that is new may be one that is gone.
+            known = row.token or connection.scalar(select(leases.c.token).where(leases.c.name == PRUNED)) or 0
+            lease = Lease(name, holder, known + 1, now + seconds)
             self._put(connection, lease, held=True, taken_at=now)
         return lease
 
@@ -143,6 +145,15 @@ class Leases:
             raise RegistryLeaseLostError(lease.name, lease.holder, lease.token, seen_holder=seen[0], seen_token=seen[1])
         return row
 
+    def _own_row(self, connection: Connection, name: str) -> Row[Any]:
+        """Return the row of a name, locked; one that is new has the token 0, which is never given out."""
+        while True:
+            blank = {"name": name, "token": 0, "taken_at": 0.0, "expires_at": 0.0, "held": False}
+            insert_missing(connection, leases, blank)
+            # It may be pruned between the two.
+            if (row := self._locked(connection, name)) is not None:
+                return row
+
     @staticmethod
     def _locked(connection: Connection, name: str) -> Row[Any] | None:
         return connection.execute(select(leases).where(leases.c.name == name).with_for_update()).one_or_none()
@@ -157,7 +168,7 @@ class Leases:
 
 
 def _check(name: str, holder: str, seconds: float) -> None:
-    if not name or not holder:
+    if not name or not holder or name == PRUNED:
         raise ValueError("a lease needs a name and a holder")
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"a lease lasts more than 0 seconds, not {seconds}")

@@ -148,7 +148,7 @@ attempts = Table(
     Column("record", JSON, nullable=False),
 )
 
-# Rows are never deleted: the token of a name must not start over while somebody may still hold an old one.
+# The token of a name must not start over while somebody may still hold an old one: where a row is pruned, another keeps it.
 leases = Table(
     "leases",
     metadata,
