@@ -95,11 +95,12 @@ def _negative(parser: Any) -> exp.Expr:
 
 
 def _positive(parser: Any) -> exp.Expr:
-    """Read `+1` as `(1)`: to Spark `+'05'` is the number 5.0, and `-+128Y` is not `-128Y`."""
+    """Keep a sign + in front of a value, which sqlglot drops: to Spark `+'05'` is the number 5.0."""
     value: exp.Expr = parser._parse_unary()
-    if not isinstance(value, exp.Literal) or value.is_string:
-        raise _DoubtError("a sign + in front of what is no plain number")
-    return exp.paren(value, copy=False)
+    if isinstance(value, exp.Literal) and not value.is_string:
+        # `-+128Y` is not `-128Y`.
+        return exp.paren(value, copy=False)
+    return exp.Anonymous(this="positive", expressions=[value])
 
 
 def _typed(parser: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr:
@@ -254,11 +255,9 @@ def _doubt(node: exp.Expr) -> str | None:
     # The parser takes `1e3.k` and `1e3+1e0` for names.
     if isinstance(node, exp.Identifier) and not node.quoted and not re.fullmatch(r"\w+", node.name):
         return f"{node.name[:60]}, which is no name without backticks"
-    # `interval '1' day + 2` is read as one of two units, the second without a name.
-    whole = isinstance(node.this, exp.Literal) and node.args.get("unit")
-    if isinstance(node, exp.Interval) and node.this is not None and not whole:
-        return "an interval of what is no number with a unit"
     parent = node.parent
+    if isinstance(node, exp.Interval) and node.this is not None and not _is_whole(node):
+        return "an interval of what is no number with a unit"
     if isinstance(node, exp.Alias) and not (isinstance(parent, exp.Anonymous) and parent.name.lower() == "struct"):
         return "a name that is given outside struct(...)"
     # An operator behind these is theirs to the parser: `a COLLATE c::int`, `a LIKE ANY (b, c)::int`.
@@ -278,6 +277,19 @@ def _doubt(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Not) and operand and not in_front:
         return "a comparison with what is compared once more"
     return None
+
+
+def _is_whole(interval: exp.Interval) -> bool:
+    """Return whether an interval is a number with a unit, or a text with all of its units: `interval '1 day 2 hours'`.
+
+    What stands behind a plus is read as one more unit of the interval in front: `interval '1' day + '2 hours'`.
+    """
+    if not isinstance(interval.this, exp.Literal):
+        return False
+    behind = isinstance(interval.parent, exp.Add) and interval.arg_key == "expression"
+    one_more = behind and isinstance(interval.parent.this, exp.Interval)
+    is_text = interval.this.is_string and re.search("[A-Za-z]", interval.this.name) is not None
+    return bool(interval.args.get("unit")) or (is_text and not one_more)
 
 
 def _refuse_call(operation: str, text: str, call: exp.Anonymous) -> None:

@@ -100,6 +100,10 @@ def test_no_way_of_writing_reaches_what_is_not_on_the_list(text: str) -> None:
         ("-cast('5' as string) || -cast('1' as interval day)", "-CAST('5' AS STRING) || -CAST('1' AS INTERVAL DAY)"),
         ("- -128Y", "- -128Y"),
         ("n > +1 and -+2147483648 < n", "`n` > (1) AND -(2147483648) < `n`"),
+        # To Spark `+'05'` is a number.
+        ("concat(+'05', 'x') || +n", "CONCAT(POSITIVE('05'), 'x') || POSITIVE(`n`)"),
+        ("k = +1::string", "`k` = POSITIVE(CAST(1 AS STRING))"),
+        ("at + interval '1 day 2 hours' > x", "`at` + INTERVAL '1 day 2 hours' > `x`"),
         # Several units of one interval belong together, whatever stands in front of them.
         ("at > x - interval 1 day 12 hours", "`at` > `x` - (INTERVAL '1' DAY + INTERVAL '12' HOURS)"),
         ("2 * interval 1 day 2 hours", "2 * (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
@@ -122,15 +126,14 @@ def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> No
         "a << 1 || b",
         "a = b not in (1, 2)",
         "a <> b not rlike 'x'",
-        "concat(+'05', 'x')",
-        "k = +1::string",
-        "n > + n",
         "n = 1.5L",
         "1e3.k = 0.k",
         "n > 1e3+1e0",
         "n not between 1 and 3 = b",
         "at + interval +1 day",
         "at - interval '1' day + 2",
+        "at - (interval '1' day + '2 hours 3 minutes')",
+        "at > x + interval '2'",
         "timestamp '2013-01-01 00:00:00'::date",
         "date '2013-01-01'::string = k",
         "a <=> n between 1 and 2",
@@ -242,6 +245,8 @@ a like 'x\_%' or a rlike '^\\w+$'
 a = 'it''s' or a = "it's" or a = 'x' 'y'
 R'\d' || a
 1.5BD + n
+concat(+'05', 'x')
++n::string
 1L + n
 2S * n
 1.0F / n
