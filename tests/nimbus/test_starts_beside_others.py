@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +15,19 @@ import pytest
 
 from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.runners import stream
+from pipelines.execution.checkpoint.ownership import OtherHostError
+from pipelines.execution.runners import former_windows, stream
+from pipelines.execution.runners.stopping import Stopping
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 from pipelines.maintenance import repartition
+from pipelines.maintenance.repartition import UnfinishedBatchError
 from pipelines.nimbus.processes import task as task_module
+from pipelines.nimbus.processes.former import FormerQuery
 from pipelines.nimbus.processes.task import Task
 from tests.nimbus.test_failed_tasks import Failing
 
 LOCKED = LockedError("f", "rewrite.lock", 1.0)
+COMMITS = LockedError("f", "commit.lock", 5.0)
 
 
 class Starting(Failing):
@@ -196,6 +203,133 @@ def test_it_can_leave_while_it_waits_for_that(task: Starting, rewritten: tuple[l
     ends(task)
     assert not task.ran
     assert not task.told
+
+
+@pytest.fixture
+def held(task: Starting, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What the tries to start its query come to; then it starts."""
+    errors, start = list[Exception](), task.runner.start
+
+    def answer(**given: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return start(**given)
+
+    monkeypatch.setattr(task.runner, "start", answer)
+    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 0.2)
+    return errors
+
+
+def test_a_start_that_a_compaction_holds_up_is_tried_again_and_is_no_failure(
+    task: Starting, held: list[Exception]
+) -> None:
+    """It has the locks of a flow that stands still for all of its run."""
+    held += [COMMITS, COMMITS, COMMITS]
+    task.start()
+    assert task.waits(0.3)
+    assert len(held) < 3
+    assert (task.figures.state, task.figures.last_error) == ("starting", None)
+    assert not task.ran
+    assert not task._application.preparing.locked()
+    assert not task.checkpoint.is_running()
+    # It has not begun: one that is told to stop has nothing to stop.
+    task.force()
+    assert task.stopping_seconds == 0
+    runs(task)
+    assert not held
+    assert not task.told
+    ends(task)
+
+
+def test_so_is_the_one_batch_before_its_partitions_change(
+    task: Starting, rewritten: tuple[list[float], list[Any]], held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten[1].extend([UnfinishedBatchError("f", "s__1", 4, 0)] * 2 + [SimpleNamespace(to_json=dict)])
+    held.append(COMMITS)
+    task.start()
+    runs(task)
+    assert task.told == ["REPARTITION"]
+    ends(task)
+
+
+def test_one_that_is_held_up_can_leave(task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 5.0)
+    held += [COMMITS] * 9
+    task.start()
+    assert task.waits(0.3)
+    began = time.monotonic()
+    ends(task)
+    assert time.monotonic() - began < 2
+    assert not task.ran
+
+
+def test_one_that_is_held_up_for_too_long_has_failed(
+    task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "_START_WAIT_SECONDS", 0.3)
+    held += [COMMITS] * 9
+    task.start()
+    assert not task.waits(20)
+    assert task.failure is COMMITS
+    assert 0 < len(held) < 8
+
+
+def test_one_whose_checkpoint_is_another_hosts_has_failed_at_once(task: Starting, held: list[Exception]) -> None:
+    error = OtherHostError("f", "c", "there", "it is there", here="here", hint="")
+    held += [error, error]
+    task.start()
+    assert not task.waits(20)
+    assert task.failure is error
+    assert len(held) == 1
+
+
+def test_a_version_before_that_is_held_up_reads_to_its_end_all_the_same(
+    task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind one that has failed the new version would begin."""
+    held += [COMMITS, COMMITS]
+    former: Any = task
+    former.error = None
+    monkeypatch.setattr(task, "run", lambda: FormerQuery.run(former))
+    task.start()
+    runs(task)
+    ends(task)
+    assert former.error is None
+
+
+@pytest.mark.parametrize("where", ["reader", "ahead"])
+def test_what_reads_ahead_of_a_start_waits_as_long_as_a_batch(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Nobody waits for it."""
+    waits, topology = list[float](), SimpleNamespace(on_channels=lambda: None)
+
+    @contextmanager
+    def running(seconds: float) -> Iterator[None]:
+        waits.append(seconds)
+        yield
+
+    class Ahead:
+        def __init__(self, _: object, __: object, options: StreamOptions) -> None:
+            waits.append(options.start_wait)
+            self.stopping = Stopping()
+
+        def start(self, **_: object) -> None:
+            return None
+
+    reader: Any = SimpleNamespace(epoch=None, running=running, spark=None)
+    former = SimpleNamespace(checkpoint=reader, is_begun=lambda _: where == "ahead")
+    answers = {
+        "is_elsewhere": True, "ended_in": None, "state_files": None, "spout_groups": (), "_former": former,
+        "_query": None, "channel_is_empty": where == "ahead", "recover": None,
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(former_windows, name, lambda *_, answer=answer: answer)
+    group: Any = SimpleNamespace(topology=topology)
+    options = StreamOptions(lock_wait_seconds=600.0, start_wait_seconds=5.0)
+    own: Any = SimpleNamespace(folder=None, spark=None)
+    runner: Any = Ahead(None, None, StreamOptions())
+    waits.clear()
+    assert former_windows.read_to_the_end(group, own, options, runner, lambda *_: None)
+    assert waits == [600.0] * (1 if where == "ahead" else 2)
 
 
 def test_a_deployed_start_waits_for_seconds_and_its_batches_for_minutes(

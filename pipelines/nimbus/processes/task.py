@@ -21,7 +21,7 @@ from pipelines import logs
 from pipelines.causes import named, shortened
 from pipelines.errors import DefinitionError, FreshCheckpointError, LockedError, StateSchemaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
-from pipelines.execution.checkpoint.ownership import leased
+from pipelines.execution.checkpoint.ownership import OtherHostError, leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, lineage_run
 from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.deployed import DeployedQuery, component_id
@@ -89,6 +89,8 @@ _RECOVERED_SECONDS = 120.0
 _LOCK_WAIT_SECONDS = 5.0
 # A compaction holds a flow's checkpoints for minutes at most; behind a backfill, which takes hours, the query runs as it is.
 _REWRITE_WAIT_SECONDS = 600.0
+# For so long a start that another process holds up is tried again before it counts as one that fails.
+_START_WAIT_SECONDS = 600.0
 # It copies and reads a whole state, and is begun from the start where it is cut off: who has to stop there need not hang.
 _REPARTITION_SECONDS = 600.0
 # So long a start waits for other starts, and for other processes while other starts wait for it, before it looks around.
@@ -121,6 +123,18 @@ def waiting_reason(query: str, count: int) -> str:
 
 class UnwantedError(Exception):
     """A query that was about to start is not to run any more: no failure."""
+
+
+class HeldUpError(Exception):
+    """A query does not start while another process, as a compaction, has its checkpoint: no failure for as long as that may take.
+
+    Args:
+        held: What has it.
+    """
+
+    def __init__(self, held: LockedError) -> None:
+        self.held = held
+        super().__init__(str(held))
 
 
 @dataclass(frozen=True)
@@ -297,14 +311,36 @@ class Task(threading.Thread):
             logger.warning("lease not given back", reason=str(error))
 
     def _live(self) -> None:
-        """Run the query once, from its start to its end."""
+        """Run the query once, from its start to its end. A start that another process holds up is tried again.
+
+        Raises:
+            LockedError: That has held it up for too long.
+        """
+        until, told = time.monotonic() + _START_WAIT_SECONDS, False
+        while (held := self._held_up()) is not None:
+            if time.monotonic() >= until:
+                raise held
+            if not told:
+                # Not in its figures: who sees an error there takes the start for one that has failed.
+                logger.warning("query waits for another process", reason=str(held))
+                told = True
+            # Whoever waits for the checkpoint, or for a turn, has it meanwhile.
+            self._unwanted.wait(_LOCK_WAIT_SECONDS)
+            if not self._wanted.is_set():
+                return
+
+    def _held_up(self) -> LockedError | None:
+        """Run the query once; return what holds up its start, None if it has run, or was not to any more."""
         self._forced_at = 0.0
         self._begun = True
         try:
             with suppress(UnwantedError):
                 self._run_once()
+        except HeldUpError as error:
+            return error.held
         finally:
             self._begun = False
+        return None
 
     @property
     def _goes_on(self) -> bool:
@@ -354,9 +390,24 @@ class Task(threading.Thread):
 
     def _start_query(self, runner: StreamRunner, on_fresh: str) -> StreamingQuery | None:
         """Start it in its turn; None: it was not to run any more when that came."""
-        with suppress(UnwantedError), self._preparing():
+        with suppress(UnwantedError), self._preparing(), self._held_up_by_others():
             return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
         return None
+
+    @contextmanager
+    def _held_up_by_others(self) -> Iterator[None]:
+        """Tell a start that another process of this host holds up from one that fails.
+
+        Raises:
+            HeldUpError
+        """
+        try:
+            yield
+        except OtherHostError:
+            # That one says so for good.
+            raise
+        except LockedError as error:
+            raise HeldUpError(error) from error
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
@@ -534,7 +585,8 @@ class Task(threading.Thread):
             self._running = runner
             if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                 return False
-            streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
+            with self._held_up_by_others():
+                streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
             with self._in_charge(runner, streaming):
                 runner.finish(streaming)
         finally:
