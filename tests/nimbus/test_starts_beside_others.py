@@ -139,6 +139,29 @@ def test_a_repartition_has_ten_minutes_more(
     ends(task)
 
 
+def test_a_repartition_that_has_ended_well_is_not_stuck_behind_it(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round of its worker that comes before its thread has ended would restart the worker."""
+    hangs, over, seen = threading.Event(), threading.Event(), list[float]()
+
+    def hang(*_: object, **__: object) -> object:
+        hangs.set()
+        assert over.wait(20)
+        return SimpleNamespace(to_json=dict)
+
+    monkeypatch.setattr(repartition, "repartition", hang)
+    task._application.registry.tell = lambda *_: seen.append(task.stopping_seconds)  # type: ignore[method-assign]
+    task.start()
+    assert hangs.wait(20)
+    task.leave()
+    task.force()
+    time.sleep(1)
+    over.set()
+    ends(task)
+    assert 0 < seen[0] < 0.5
+
+
 def test_one_that_stands_still_is_not_stuck_when_it_is_told_to_stop(task: Starting) -> None:
     task.force()
     time.sleep(0.05)

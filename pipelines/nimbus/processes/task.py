@@ -228,8 +228,8 @@ class Task(threading.Thread):
         """
         if self.ahead is not None:
             self.ahead.force()
-        if self._begun:
-            self._forced_at = self._forced_at or time.monotonic()
+        if self._begun and not self._forced_at:
+            self._forced_at = time.monotonic()
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
@@ -246,8 +246,9 @@ class Task(threading.Thread):
         """Return for how long its query has been asked to stop in mid-batch, or its start; 0: it was not, or it has ended."""
         if self.ahead is not None and self.ahead.reads:
             return self.ahead.stopping_seconds
-        since = self._forced_at
-        return max(0.0, time.monotonic() - since - self._allowed) if self._begun and since else 0.0
+        # In the order against that in which its own thread writes them.
+        allowed, since = self._allowed, self._forced_at
+        return max(0.0, time.monotonic() - since - allowed) if self._begun and since else 0.0
 
     def _stop_query(self, streaming: StreamingQuery) -> None:
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
@@ -484,6 +485,17 @@ class Task(threading.Thread):
         finally:
             preparing.release()
 
+    @contextmanager
+    def _longer(self) -> Iterator[None]:
+        """Have longer to stop than a start has. What comes behind it begins to count there."""
+        self._allowed = _REPARTITION_SECONDS
+        try:
+            yield
+        finally:
+            if self._forced_at:
+                self._forced_at = time.monotonic()
+            self._allowed = 0.0
+
     def _made_ready(self, checkpoint: Checkpoint) -> str:
         """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
         from pipelines.execution.checkpoint.changeover import Changeover
@@ -554,8 +566,7 @@ class Task(threading.Thread):
         until, before = time.monotonic() + _REWRITE_WAIT_SECONDS, self.figures.last_error
         while True:
             try:
-                with self._preparing():
-                    self._allowed = _REPARTITION_SECONDS
+                with self._preparing(), self._longer():
                     spark, copies = self._application.spark, self._copies
                     report = repartition(spark, checkpoint, partitions, copies=copies, wait_seconds=_TURN_SECONDS)
                 self.figures.last_error = before
@@ -568,8 +579,6 @@ class Task(threading.Thread):
                         self.flow.name, self.query.group, partitions, problem, hint
                     ) from error
                 self.figures.last_error = shortened(named(error))
-            finally:
-                self._allowed = 0.0
             self._unwanted.wait(_LOCK_WAIT_SECONDS)
             if not self._goes_on:
                 raise UnwantedError
