@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import LockedError
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint
 from pipelines.execution.checkpoint.ownership import OtherHostError
 from pipelines.execution.runners import former_windows, stream
 from pipelines.execution.runners.stopping import Stopping
@@ -24,6 +24,7 @@ from pipelines.maintenance.repartition import UnfinishedBatchError
 from pipelines.nimbus.processes import task as task_module
 from pipelines.nimbus.processes.former import FormerQuery
 from pipelines.nimbus.processes.task import Task
+from pipelines.places.location import on_disk
 from tests.nimbus.test_failed_tasks import Failing
 
 LOCKED = LockedError("f", "rewrite.lock", 1.0)
@@ -160,6 +161,37 @@ def test_a_repartition_that_has_ended_well_is_not_stuck_behind_it(
     over.set()
     ends(task)
     assert 0 < seen[0] < 0.5
+
+
+@pytest.mark.parametrize("half_made", [True, False])
+def test_so_has_a_roll_back_of_a_half_made_one(
+    task: Starting, monkeypatch: pytest.MonkeyPatch, half_made: bool
+) -> None:
+    """It copies the whole state, too. A look for one that hangs is like any other start."""
+    hangs, over = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        assert over.wait(20)
+        raise InterruptedError
+
+    if half_made:
+        (on_disk(task.checkpoint.folder) / MARKER).write_text("{}")
+    monkeypatch.setattr(task, "_made_ready", lambda checkpoint: Task._made_ready(task, checkpoint))
+    monkeypatch.setattr(repartition, "recover", hang)
+    task.start()
+    assert hangs.wait(20)
+    task.leave()
+    task.force()
+    time.sleep(0.1)
+    assert (task.stopping_seconds == 0) is half_made
+    with monkeypatch.context() as patch:
+        now = time.monotonic()
+        patch.setattr(time, "monotonic", lambda: now + 680)
+        assert task.stopping_seconds > 60
+    over.set()
+    assert not task.waits(20)
+    assert isinstance(task.failure, InterruptedError)
 
 
 def test_one_that_stands_still_is_not_stuck_when_it_is_told_to_stop(task: Starting) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import structlog
 from pipelines import logs
 from pipelines.causes import named, shortened
 from pipelines.errors import DefinitionError, FreshCheckpointError, LockedError, StateSchemaError
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
+from pipelines.execution.checkpoint.engine_files import CONTINUE, MARKER, REFUSE, RESET, Checkpoint
 from pipelines.execution.checkpoint.ownership import OtherHostError, leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, lineage_run
 from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
@@ -502,7 +502,10 @@ class Task(threading.Thread):
         from pipelines.maintenance.repartition import recover
 
         with checkpoint.running(_LOCK_WAIT_SECONDS):
-            recover(checkpoint, self._copies)
+            half_made = (checkpoint.folder / MARKER).exists()
+            # A roll-back copies a whole state; a look for one is not to take longer than any other.
+            with self._longer() if half_made else nullcontext():
+                recover(checkpoint, self._copies)
         with self._preparing():
             changeover = Changeover(self._lake, self._topology)
             changeover.check()
