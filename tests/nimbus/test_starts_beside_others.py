@@ -23,7 +23,7 @@ from pipelines.maintenance import repartition
 from pipelines.maintenance.repartition import UnfinishedBatchError
 from pipelines.nimbus.processes import task as task_module
 from pipelines.nimbus.processes.former import FormerQuery
-from pipelines.nimbus.processes.task import Task
+from pipelines.nimbus.processes.task import Task, UnwantedError
 from pipelines.places.location import on_disk
 from tests.nimbus.test_failed_tasks import Failing
 
@@ -241,13 +241,60 @@ def test_others_start_while_it_waits_for_a_compaction_before_its_partitions_chan
 def test_behind_a_backfill_it_runs_with_the_partitions_that_it_has(
     task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen = list[str]()
     monkeypatch.setattr(task_module, "_REWRITE_WAIT_SECONDS", 0.3)
     rewritten[1].append(LOCKED)
+    group: Any = SimpleNamespace(ready=True, topology=None, name="s__1")
+    monkeypatch.setattr(task, "_group", lambda *_, **__: seen.append(task.figures.state) or group)
+    task.figures.last_error = "before"
     task.start()
     runs(task)
     assert len(rewritten[0]) > 1
     assert task.told == ["REPARTITION_REFUSED"]
+    # The history says it; who waits for something from here on says for what.
+    assert seen == ["starting"]
+    assert task.figures.last_error == "before"
     ends(task)
+
+
+def test_what_a_start_has_waited_for_is_gone_with_it(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten[1].append(LOCKED)
+    task.figures.last_error = "before"
+    task.start()
+    until = time.monotonic() + 20
+    while "locked" not in str(task.figures.last_error):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    ends(task)
+    assert task.figures.last_error == "before"
+
+
+def test_so_are_the_tables_that_it_has_waited_for(task: Starting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "_QUIET_SECONDS", 0.0)
+    hangs, prepared = threading.Event(), threading.Event()
+
+    def prepare(*, wait: bool) -> None:
+        if task.figures.last_error != "before":
+            hangs.set()
+            assert prepared.wait(20)
+
+    group: Any = SimpleNamespace(ready=False, awaited=("t",), waits_in_vain=False, prepare=prepare)
+    task.figures.last_error = "before"
+    thread = threading.Thread(target=_unwanted, args=(task, group), daemon=True)
+    thread.start()
+    assert hangs.wait(20)
+    assert task.figures.last_error == "waits for the tables of t"
+    # Another start has its turn, which ends before this one's comes.
+    task._application.preparing = threading.Lock()
+    with task._application.preparing:
+        prepared.set()
+        time.sleep(0.3)
+        task.leave()
+        thread.join(20)
+    assert not thread.is_alive()
+    assert task.figures.last_error == "before"
 
 
 def test_it_can_leave_while_it_waits_for_that(task: Starting, rewritten: tuple[list[float], list[Any]]) -> None:
@@ -428,6 +475,11 @@ def test_a_start_waits_as_long_as_it_is_told(
     with pytest.raises(InterruptedError):
         runner.start(on_fresh="refuse", trigger_seconds=None)
     assert waits == [start] * 4
+
+
+def _unwanted(task: Starting, group: Any) -> None:
+    with pytest.raises(UnwantedError):
+        task._wait_for_states(group)
 
 
 def _stop(_: object) -> None:

@@ -554,6 +554,7 @@ class Task(threading.Thread):
             # It runs as it is: a number that cannot be, or not for hours, is no reason to stand still.
             self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": named(error)})
             logger.error("query not repartitioned", reason=str(error))
+            self.figures.state = STARTING
             return
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
         self.figures.state = STARTING
@@ -566,25 +567,35 @@ class Task(threading.Thread):
         """
         from pipelines.maintenance.repartition import RepartitionRefusedError, repartition
 
-        until, before = time.monotonic() + _REWRITE_WAIT_SECONDS, self.figures.last_error
-        while True:
-            try:
-                with self._preparing(), self._longer():
-                    spark, copies = self._application.spark, self._copies
-                    report = repartition(spark, checkpoint, partitions, copies=copies, wait_seconds=_TURN_SECONDS)
-                self.figures.last_error = before
-                return report
-            except LockedError as error:
-                if time.monotonic() >= until:
-                    problem = f"a backfill or a compaction of the flow has not ended for {_REWRITE_WAIT_SECONDS:g} s"
-                    hint = "its next start tries it again"
-                    raise RepartitionRefusedError(
-                        self.flow.name, self.query.group, partitions, problem, hint
-                    ) from error
-                self.figures.last_error = shortened(named(error))
-            self._unwanted.wait(_LOCK_WAIT_SECONDS)
-            if not self._goes_on:
-                raise UnwantedError
+        until = time.monotonic() + _REWRITE_WAIT_SECONDS
+        with self._tells_why_it_waits():
+            while True:
+                try:
+                    with self._preparing(), self._longer():
+                        spark, copies = self._application.spark, self._copies
+                        return repartition(spark, checkpoint, partitions, copies=copies, wait_seconds=_TURN_SECONDS)
+                except LockedError as error:
+                    if time.monotonic() >= until:
+                        problem = (
+                            f"a backfill or a compaction of the flow has not ended for {_REWRITE_WAIT_SECONDS:g} s"
+                        )
+                        hint = "its next start tries it again"
+                        raise RepartitionRefusedError(
+                            self.flow.name, self.query.group, partitions, problem, hint
+                        ) from error
+                    self.figures.last_error = shortened(named(error))
+                self._unwanted.wait(_LOCK_WAIT_SECONDS)
+                if not self._goes_on:
+                    raise UnwantedError
+
+    @contextmanager
+    def _tells_why_it_waits(self) -> Iterator[None]:
+        """Let figures say for whom a start waits. However that ends, they say the last failure again, or none."""
+        before = self.figures.last_error
+        try:
+            yield
+        finally:
+            self.figures.last_error = before
 
     def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> bool:
         """Run the one batch that an earlier life has begun, with the partitions that it was begun with.
@@ -626,17 +637,17 @@ class Task(threading.Thread):
 
         Those that wait for each other fail, and say so.
         """
-        since, before = time.monotonic(), self.figures.last_error
+        since = time.monotonic()
         awaited, in_vain = tuple[str, ...](), False
-        while self._goes_on and not group.ready:
-            if group.awaited != awaited:
-                awaited, in_vain = group.awaited, group.waits_in_vain
-            time.sleep(_POLL_SECONDS)
-            with self._preparing():
-                group.prepare(wait=not in_vain)
-            if time.monotonic() - since > _QUIET_SECONDS:
-                self.figures.last_error = f"waits for the tables of {', '.join(group.awaited)}"
-        self.figures.last_error = before
+        with self._tells_why_it_waits():
+            while self._goes_on and not group.ready:
+                if group.awaited != awaited:
+                    awaited, in_vain = group.awaited, group.waits_in_vain
+                time.sleep(_POLL_SECONDS)
+                with self._preparing():
+                    group.prepare(wait=not in_vain)
+                if time.monotonic() - since > _QUIET_SECONDS:
+                    self.figures.last_error = f"waits for the tables of {', '.join(group.awaited)}"
 
     @property
     def _spouts(self) -> tuple[Any, ...]:
