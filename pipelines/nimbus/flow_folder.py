@@ -38,7 +38,7 @@ from pipelines.nimbus.errors import (
 )
 from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_EMPTIED, emptied_reason
 from pipelines.nimbus.registry.lifecycle import Status
-from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
+from pipelines.nimbus.status import FAILED, STARTING
 from pipelines.planner.plan import TopologyPlan, deployed_plan
 
 if TYPE_CHECKING:
@@ -401,9 +401,8 @@ class FlowFolder:
 
 def _trouble(now: FlowStatus, known: str | None) -> str | None:
     """Return why a flow does not run; None if it only starts or drains."""
-    tried = (
-        task for task in now.tasks if task.version == now.version and task.state in (FAILED, STARTING, REPARTITIONING)
-    )
+    # One that repartitions only says for whom it waits: if that fails, so does its query.
+    tried = (task for task in now.tasks if task.version == now.version and task.state in (FAILED, STARTING))
     failed = (task.last_error for task in tried if task.last_error)
     return next(failed, None) or (now.problem if now.problem != known else None)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipelines import Lake
-from pipelines.errors import LostRowsError, MissingPathError
+from pipelines.errors import LockedError, LostRowsError, MissingPathError
 from pipelines.flowmix import load_flow
 from pipelines.nimbus import flow_folder
 from pipelines.nimbus.deployed import CATALOG, YAML
@@ -39,6 +39,7 @@ class Deployed:
     def __init__(self, lake: Lake) -> None:
         self.lake, self.log, self.fails = lake, [], []
         self.flows: dict[str, FlowStatus] = {}
+        self.comes_up = "failed"
         self.texts: dict[str, dict[int, Path]] = {}
         self.labels: dict[str, dict[int, str]] = {}
 
@@ -64,7 +65,7 @@ class Deployed:
         number = self.version(name) + 1
         task = replace(RUNNING, version=number)
         if self.fails:
-            task = replace(task, state="failed", last_error=str(self.fails.pop(0)))
+            task = replace(task, state=self.comes_up, last_error=str(self.fails.pop(0)))
         self.flows[name] = flow(name, task, version=number, settings=settings)
         return self.flows[name]
 
@@ -260,6 +261,28 @@ def test_a_change_that_does_not_start_brings_the_former_flow_back(streams: Deplo
     assert what(folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
     assert streams.news() == [("update", "first", "filter v > 5"), ("roll back", "first", 1)]
     assert folder.look() == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_change_that_waits_for_a_compaction_before_its_partitions_change_is_not_taken_back(
+    streams: Deployed, flows: Path, fails: bool
+) -> None:
+    """It says for whom it waits; where its state cannot be dealt out again it fails."""
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.comes_up, streams.fails = "repartitioning", [LockedError("first", "rewrite.lock", 1.0)]
+    folder.look()
+    streams.news()
+    assert what(folder.look() + folder.look()) == []
+    assert streams.news() == []
+    if fails:
+        streams.dies("first", "a damaged copy")
+        assert what(folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
+    else:
+        streams.lives("first")
+        assert what(folder.look()) == [("changed", "first")]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +14,21 @@ from typing import Any
 import pytest
 
 from pipelines.errors import LockedError
-from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.runners import stream
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint
+from pipelines.execution.checkpoint.ownership import OtherHostError
+from pipelines.execution.runners import former_windows, stream
+from pipelines.execution.runners.stopping import Stopping
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 from pipelines.maintenance import repartition
+from pipelines.maintenance.repartition import UnfinishedBatchError
 from pipelines.nimbus.processes import task as task_module
-from pipelines.nimbus.processes.task import Task
+from pipelines.nimbus.processes.former import FormerQuery
+from pipelines.nimbus.processes.task import Task, UnwantedError
+from pipelines.places.location import on_disk
 from tests.nimbus.test_failed_tasks import Failing
 
 LOCKED = LockedError("f", "rewrite.lock", 1.0)
+COMMITS = LockedError("f", "commit.lock", 5.0)
 
 
 class Starting(Failing):
@@ -132,6 +140,60 @@ def test_a_repartition_has_ten_minutes_more(
     ends(task)
 
 
+def test_a_repartition_that_has_ended_well_is_not_stuck_behind_it(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round of its worker that comes before its thread has ended would restart the worker."""
+    hangs, over, seen = threading.Event(), threading.Event(), list[float]()
+
+    def hang(*_: object, **__: object) -> object:
+        hangs.set()
+        assert over.wait(20)
+        return SimpleNamespace(to_json=dict)
+
+    monkeypatch.setattr(repartition, "repartition", hang)
+    task._application.registry.tell = lambda *_: seen.append(task.stopping_seconds)  # type: ignore[method-assign]
+    task.start()
+    assert hangs.wait(20)
+    task.leave()
+    task.force()
+    time.sleep(1)
+    over.set()
+    ends(task)
+    assert 0 < seen[0] < 0.5
+
+
+@pytest.mark.parametrize("half_made", [True, False])
+def test_so_has_a_roll_back_of_a_half_made_one(
+    task: Starting, monkeypatch: pytest.MonkeyPatch, half_made: bool
+) -> None:
+    """It copies the whole state, too. A look for one that hangs is like any other start."""
+    hangs, over = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        assert over.wait(20)
+        raise InterruptedError
+
+    if half_made:
+        (on_disk(task.checkpoint.folder) / MARKER).write_text("{}")
+    monkeypatch.setattr(task, "_made_ready", lambda checkpoint: Task._made_ready(task, checkpoint))
+    monkeypatch.setattr(repartition, "recover", hang)
+    task.start()
+    assert hangs.wait(20)
+    task.leave()
+    task.force()
+    time.sleep(0.1)
+    assert (task.stopping_seconds == 0) is half_made
+    with monkeypatch.context() as patch:
+        now = time.monotonic()
+        patch.setattr(time, "monotonic", lambda: now + 680)
+        assert task.stopping_seconds > 60
+    over.set()
+    assert not task.waits(20)
+    assert isinstance(task.failure, InterruptedError)
+
+
 def test_one_that_stands_still_is_not_stuck_when_it_is_told_to_stop(task: Starting) -> None:
     task.force()
     time.sleep(0.05)
@@ -179,13 +241,60 @@ def test_others_start_while_it_waits_for_a_compaction_before_its_partitions_chan
 def test_behind_a_backfill_it_runs_with_the_partitions_that_it_has(
     task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen = list[str]()
     monkeypatch.setattr(task_module, "_REWRITE_WAIT_SECONDS", 0.3)
     rewritten[1].append(LOCKED)
+    group: Any = SimpleNamespace(ready=True, topology=None, name="s__1")
+    monkeypatch.setattr(task, "_group", lambda *_, **__: seen.append(task.figures.state) or group)
+    task.figures.last_error = "before"
     task.start()
     runs(task)
     assert len(rewritten[0]) > 1
     assert task.told == ["REPARTITION_REFUSED"]
+    # The history says it; who waits for something from here on says for what.
+    assert seen == ["starting"]
+    assert task.figures.last_error == "before"
     ends(task)
+
+
+def test_what_a_start_has_waited_for_is_gone_with_it(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten[1].append(LOCKED)
+    task.figures.last_error = "before"
+    task.start()
+    until = time.monotonic() + 20
+    while "locked" not in str(task.figures.last_error):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    ends(task)
+    assert task.figures.last_error == "before"
+
+
+def test_so_are_the_tables_that_it_has_waited_for(task: Starting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "_QUIET_SECONDS", 0.0)
+    hangs, prepared = threading.Event(), threading.Event()
+
+    def prepare(*, wait: bool) -> None:
+        if task.figures.last_error != "before":
+            hangs.set()
+            assert prepared.wait(20)
+
+    group: Any = SimpleNamespace(ready=False, awaited=("t",), waits_in_vain=False, prepare=prepare)
+    task.figures.last_error = "before"
+    thread = threading.Thread(target=_unwanted, args=(task, group), daemon=True)
+    thread.start()
+    assert hangs.wait(20)
+    assert task.figures.last_error == "waits for the tables of t"
+    # Another start has its turn, which ends before this one's comes.
+    task._application.preparing = threading.Lock()
+    with task._application.preparing:
+        prepared.set()
+        time.sleep(0.3)
+        task.leave()
+        thread.join(20)
+    assert not thread.is_alive()
+    assert task.figures.last_error == "before"
 
 
 def test_it_can_leave_while_it_waits_for_that(task: Starting, rewritten: tuple[list[float], list[Any]]) -> None:
@@ -196,6 +305,133 @@ def test_it_can_leave_while_it_waits_for_that(task: Starting, rewritten: tuple[l
     ends(task)
     assert not task.ran
     assert not task.told
+
+
+@pytest.fixture
+def held(task: Starting, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What the tries to start its query come to; then it starts."""
+    errors, start = list[Exception](), task.runner.start
+
+    def answer(**given: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return start(**given)
+
+    monkeypatch.setattr(task.runner, "start", answer)
+    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 0.2)
+    return errors
+
+
+def test_a_start_that_a_compaction_holds_up_is_tried_again_and_is_no_failure(
+    task: Starting, held: list[Exception]
+) -> None:
+    """It has the locks of a flow that stands still for all of its run."""
+    held += [COMMITS, COMMITS, COMMITS]
+    task.start()
+    assert task.waits(0.3)
+    assert len(held) < 3
+    assert (task.figures.state, task.figures.last_error) == ("starting", None)
+    assert not task.ran
+    assert not task._application.preparing.locked()
+    assert not task.checkpoint.is_running()
+    # It has not begun: one that is told to stop has nothing to stop.
+    task.force()
+    assert task.stopping_seconds == 0
+    runs(task)
+    assert not held
+    assert not task.told
+    ends(task)
+
+
+def test_so_is_the_one_batch_before_its_partitions_change(
+    task: Starting, rewritten: tuple[list[float], list[Any]], held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten[1].extend([UnfinishedBatchError("f", "s__1", 4, 0)] * 2 + [SimpleNamespace(to_json=dict)])
+    held.append(COMMITS)
+    task.start()
+    runs(task)
+    assert task.told == ["REPARTITION"]
+    ends(task)
+
+
+def test_one_that_is_held_up_can_leave(task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 5.0)
+    held += [COMMITS] * 9
+    task.start()
+    assert task.waits(0.3)
+    began = time.monotonic()
+    ends(task)
+    assert time.monotonic() - began < 2
+    assert not task.ran
+
+
+def test_one_that_is_held_up_for_too_long_has_failed(
+    task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "_START_WAIT_SECONDS", 0.3)
+    held += [COMMITS] * 9
+    task.start()
+    assert not task.waits(20)
+    assert task.failure is COMMITS
+    assert 0 < len(held) < 8
+
+
+def test_one_whose_checkpoint_is_another_hosts_has_failed_at_once(task: Starting, held: list[Exception]) -> None:
+    error = OtherHostError("f", "c", "there", "it is there", here="here", hint="")
+    held += [error, error]
+    task.start()
+    assert not task.waits(20)
+    assert task.failure is error
+    assert len(held) == 1
+
+
+def test_a_version_before_that_is_held_up_reads_to_its_end_all_the_same(
+    task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind one that has failed the new version would begin."""
+    held += [COMMITS, COMMITS]
+    former: Any = task
+    former.error = None
+    monkeypatch.setattr(task, "run", lambda: FormerQuery.run(former))
+    task.start()
+    runs(task)
+    ends(task)
+    assert former.error is None
+
+
+@pytest.mark.parametrize("where", ["reader", "ahead"])
+def test_what_reads_ahead_of_a_start_waits_as_long_as_a_batch(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Nobody waits for it."""
+    waits, topology = list[float](), SimpleNamespace(on_channels=lambda: None)
+
+    @contextmanager
+    def running(seconds: float) -> Iterator[None]:
+        waits.append(seconds)
+        yield
+
+    class Ahead:
+        def __init__(self, _: object, __: object, options: StreamOptions) -> None:
+            waits.append(options.start_wait)
+            self.stopping = Stopping()
+
+        def start(self, **_: object) -> None:
+            return None
+
+    reader: Any = SimpleNamespace(epoch=None, running=running, spark=None)
+    former = SimpleNamespace(checkpoint=reader, is_begun=lambda _: where == "ahead")
+    answers = {
+        "is_elsewhere": True, "ended_in": None, "state_files": None, "spout_groups": (), "_former": former,
+        "_query": None, "channel_is_empty": where == "ahead", "recover": None,
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(former_windows, name, lambda *_, answer=answer: answer)
+    group: Any = SimpleNamespace(topology=topology)
+    options = StreamOptions(lock_wait_seconds=600.0, start_wait_seconds=5.0)
+    own: Any = SimpleNamespace(folder=None, spark=None)
+    runner: Any = Ahead(None, None, StreamOptions())
+    waits.clear()
+    assert former_windows.read_to_the_end(group, own, options, runner, lambda *_: None)
+    assert waits == [600.0] * (1 if where == "ahead" else 2)
 
 
 def test_a_deployed_start_waits_for_seconds_and_its_batches_for_minutes(
@@ -239,6 +475,11 @@ def test_a_start_waits_as_long_as_it_is_told(
     with pytest.raises(InterruptedError):
         runner.start(on_fresh="refuse", trigger_seconds=None)
     assert waits == [start] * 4
+
+
+def _unwanted(task: Starting, group: Any) -> None:
+    with pytest.raises(UnwantedError):
+        task._wait_for_states(group)
 
 
 def _stop(_: object) -> None:

@@ -61,7 +61,8 @@ def read_to_the_end(
     for spouts in spout_groups(group.topology):
         own = group_name(spouts) == group.name
         _check(group if own else BatchGroup(group.spark, group.lake, group.topology, spouts), before)
-    former, apart = _former(before, group), replace(options, attempts=None)
+    # Beside other starts, which do not wait for it.
+    former, apart = _former(before, group), replace(options, attempts=None, start_wait_seconds=None)
     reader = former.checkpoint
     if reader.epoch is not None and former.unread() is None:
         return True
@@ -76,7 +77,7 @@ def read_to_the_end(
         return False
     if channel_is_empty(group):
         return True
-    with reader.running(options.start_wait):
+    with reader.running(options.lock_wait_seconds):
         recover(reader)
         return ran(reader, pending_only=False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ import structlog
 from pipelines import logs
 from pipelines.causes import named, shortened
 from pipelines.errors import DefinitionError, FreshCheckpointError, LockedError, StateSchemaError
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint
-from pipelines.execution.checkpoint.ownership import leased
+from pipelines.execution.checkpoint.engine_files import CONTINUE, MARKER, REFUSE, RESET, Checkpoint
+from pipelines.execution.checkpoint.ownership import OtherHostError, leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, lineage_run
 from pipelines.execution.protocol.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.deployed import DeployedQuery, component_id
@@ -89,6 +89,8 @@ _RECOVERED_SECONDS = 120.0
 _LOCK_WAIT_SECONDS = 5.0
 # A compaction holds a flow's checkpoints for minutes at most; behind a backfill, which takes hours, the query runs as it is.
 _REWRITE_WAIT_SECONDS = 600.0
+# For so long a start that another process holds up is tried again before it counts as one that fails.
+_START_WAIT_SECONDS = 600.0
 # It copies and reads a whole state, and is begun from the start where it is cut off: who has to stop there need not hang.
 _REPARTITION_SECONDS = 600.0
 # So long a start waits for other starts, and for other processes while other starts wait for it, before it looks around.
@@ -121,6 +123,18 @@ def waiting_reason(query: str, count: int) -> str:
 
 class UnwantedError(Exception):
     """A query that was about to start is not to run any more: no failure."""
+
+
+class HeldUpError(Exception):
+    """A query does not start while another process, as a compaction, has its checkpoint: no failure for as long as that may take.
+
+    Args:
+        held: What has it.
+    """
+
+    def __init__(self, held: LockedError) -> None:
+        self.held = held
+        super().__init__(str(held))
 
 
 @dataclass(frozen=True)
@@ -214,8 +228,8 @@ class Task(threading.Thread):
         """
         if self.ahead is not None:
             self.ahead.force()
-        if self._begun:
-            self._forced_at = self._forced_at or time.monotonic()
+        if self._begun and not self._forced_at:
+            self._forced_at = time.monotonic()
         running, streaming = self._running, self._streaming
         if running is not None:
             # First: a job that the stop cancels is not to be begun again.
@@ -232,8 +246,9 @@ class Task(threading.Thread):
         """Return for how long its query has been asked to stop in mid-batch, or its start; 0: it was not, or it has ended."""
         if self.ahead is not None and self.ahead.reads:
             return self.ahead.stopping_seconds
-        since = self._forced_at
-        return max(0.0, time.monotonic() - since - self._allowed) if self._begun and since else 0.0
+        # In the order against that in which its own thread writes them.
+        allowed, since = self._allowed, self._forced_at
+        return max(0.0, time.monotonic() - since - allowed) if self._begun and since else 0.0
 
     def _stop_query(self, streaming: StreamingQuery) -> None:
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
@@ -297,14 +312,36 @@ class Task(threading.Thread):
             logger.warning("lease not given back", reason=str(error))
 
     def _live(self) -> None:
-        """Run the query once, from its start to its end."""
+        """Run the query once, from its start to its end. A start that another process holds up is tried again.
+
+        Raises:
+            LockedError: That has held it up for too long.
+        """
+        until, told = time.monotonic() + _START_WAIT_SECONDS, False
+        while (held := self._held_up()) is not None:
+            if time.monotonic() >= until:
+                raise held
+            if not told:
+                # Not in its figures: who sees an error there takes the start for one that has failed.
+                logger.warning("query waits for another process", reason=str(held))
+                told = True
+            # Whoever waits for the checkpoint, or for a turn, has it meanwhile.
+            self._unwanted.wait(_LOCK_WAIT_SECONDS)
+            if not self._wanted.is_set():
+                return
+
+    def _held_up(self) -> LockedError | None:
+        """Run the query once; return what holds up its start, None if it has run, or was not to any more."""
         self._forced_at = 0.0
         self._begun = True
         try:
             with suppress(UnwantedError):
                 self._run_once()
+        except HeldUpError as error:
+            return error.held
         finally:
             self._begun = False
+        return None
 
     @property
     def _goes_on(self) -> bool:
@@ -354,9 +391,24 @@ class Task(threading.Thread):
 
     def _start_query(self, runner: StreamRunner, on_fresh: str) -> StreamingQuery | None:
         """Start it in its turn; None: it was not to run any more when that came."""
-        with suppress(UnwantedError), self._preparing():
+        with suppress(UnwantedError), self._preparing(), self._held_up_by_others():
             return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
         return None
+
+    @contextmanager
+    def _held_up_by_others(self) -> Iterator[None]:
+        """Tell a start that another process of this host holds up from one that fails.
+
+        Raises:
+            HeldUpError
+        """
+        try:
+            yield
+        except OtherHostError:
+            # That one says so for good.
+            raise
+        except LockedError as error:
+            raise HeldUpError(error) from error
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
@@ -433,13 +485,27 @@ class Task(threading.Thread):
         finally:
             preparing.release()
 
+    @contextmanager
+    def _longer(self) -> Iterator[None]:
+        """Have longer to stop than a start has. What comes behind it begins to count there."""
+        self._allowed = _REPARTITION_SECONDS
+        try:
+            yield
+        finally:
+            if self._forced_at:
+                self._forced_at = time.monotonic()
+            self._allowed = 0.0
+
     def _made_ready(self, checkpoint: Checkpoint) -> str:
         """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
         from pipelines.execution.checkpoint.changeover import Changeover
         from pipelines.maintenance.repartition import recover
 
         with checkpoint.running(_LOCK_WAIT_SECONDS):
-            recover(checkpoint, self._copies)
+            half_made = (checkpoint.folder / MARKER).exists()
+            # A roll-back copies a whole state; a look for one is not to take longer than any other.
+            with self._longer() if half_made else nullcontext():
+                recover(checkpoint, self._copies)
         with self._preparing():
             changeover = Changeover(self._lake, self._topology)
             changeover.check()
@@ -488,6 +554,7 @@ class Task(threading.Thread):
             # It runs as it is: a number that cannot be, or not for hours, is no reason to stand still.
             self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": named(error)})
             logger.error("query not repartitioned", reason=str(error))
+            self.figures.state = STARTING
             return
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
         self.figures.state = STARTING
@@ -500,28 +567,35 @@ class Task(threading.Thread):
         """
         from pipelines.maintenance.repartition import RepartitionRefusedError, repartition
 
-        until, before = time.monotonic() + _REWRITE_WAIT_SECONDS, self.figures.last_error
-        while True:
-            try:
-                with self._preparing():
-                    self._allowed = _REPARTITION_SECONDS
-                    spark, copies = self._application.spark, self._copies
-                    report = repartition(spark, checkpoint, partitions, copies=copies, wait_seconds=_TURN_SECONDS)
-                self.figures.last_error = before
-                return report
-            except LockedError as error:
-                if time.monotonic() >= until:
-                    problem = f"a backfill or a compaction of the flow has not ended for {_REWRITE_WAIT_SECONDS:g} s"
-                    hint = "its next start tries it again"
-                    raise RepartitionRefusedError(
-                        self.flow.name, self.query.group, partitions, problem, hint
-                    ) from error
-                self.figures.last_error = shortened(named(error))
-            finally:
-                self._allowed = 0.0
-            self._unwanted.wait(_LOCK_WAIT_SECONDS)
-            if not self._goes_on:
-                raise UnwantedError
+        until = time.monotonic() + _REWRITE_WAIT_SECONDS
+        with self._tells_why_it_waits():
+            while True:
+                try:
+                    with self._preparing(), self._longer():
+                        spark, copies = self._application.spark, self._copies
+                        return repartition(spark, checkpoint, partitions, copies=copies, wait_seconds=_TURN_SECONDS)
+                except LockedError as error:
+                    if time.monotonic() >= until:
+                        problem = (
+                            f"a backfill or a compaction of the flow has not ended for {_REWRITE_WAIT_SECONDS:g} s"
+                        )
+                        hint = "its next start tries it again"
+                        raise RepartitionRefusedError(
+                            self.flow.name, self.query.group, partitions, problem, hint
+                        ) from error
+                    self.figures.last_error = shortened(named(error))
+                self._unwanted.wait(_LOCK_WAIT_SECONDS)
+                if not self._goes_on:
+                    raise UnwantedError
+
+    @contextmanager
+    def _tells_why_it_waits(self) -> Iterator[None]:
+        """Let figures say for whom a start waits. However that ends, they say the last failure again, or none."""
+        before = self.figures.last_error
+        try:
+            yield
+        finally:
+            self.figures.last_error = before
 
     def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> bool:
         """Run the one batch that an earlier life has begun, with the partitions that it was begun with.
@@ -534,7 +608,8 @@ class Task(threading.Thread):
             self._running = runner
             if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                 return False
-            streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
+            with self._held_up_by_others():
+                streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
             with self._in_charge(runner, streaming):
                 runner.finish(streaming)
         finally:
@@ -562,17 +637,17 @@ class Task(threading.Thread):
 
         Those that wait for each other fail, and say so.
         """
-        since, before = time.monotonic(), self.figures.last_error
+        since = time.monotonic()
         awaited, in_vain = tuple[str, ...](), False
-        while self._goes_on and not group.ready:
-            if group.awaited != awaited:
-                awaited, in_vain = group.awaited, group.waits_in_vain
-            time.sleep(_POLL_SECONDS)
-            with self._preparing():
-                group.prepare(wait=not in_vain)
-            if time.monotonic() - since > _QUIET_SECONDS:
-                self.figures.last_error = f"waits for the tables of {', '.join(group.awaited)}"
-        self.figures.last_error = before
+        with self._tells_why_it_waits():
+            while self._goes_on and not group.ready:
+                if group.awaited != awaited:
+                    awaited, in_vain = group.awaited, group.waits_in_vain
+                time.sleep(_POLL_SECONDS)
+                with self._preparing():
+                    group.prepare(wait=not in_vain)
+                if time.monotonic() - since > _QUIET_SECONDS:
+                    self.figures.last_error = f"waits for the tables of {', '.join(group.awaited)}"
 
     @property
     def _spouts(self) -> tuple[Any, ...]:
