@@ -208,7 +208,9 @@ def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> Hous
     try:
         return work()
     except LockedError:
-        return HousekeepingItem(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
+        return HousekeepingItem(
+            what, unit, 0, note="a backfill, a compaction or a batch is at work; left for the next round"
+        )
     except (TrideltaError, OSError) as error:
         return HousekeepingItem(what, unit, 0, note=str(error), failed=True)
     except Exception as error:
