@@ -78,7 +78,8 @@ def compact(
     """Fold, merge, vacuum and clean the tables of a flow. Results of reads stay what they are.
 
     Safe beside the flow's stream, which appends meanwhile; backfills wait. Killed at any point it leaves tables that
-    read the same, and the next run takes up what is left. A table that fails holds up no other: its error comes at the end.
+    read the same, and the next run takes up what is left. A table that fails holds up no other: its error comes at the end,
+    and where only its rewrite failed its old versions and its log were seen to.
 
     Args:
         spark: a session; None if no table needs one (large states, tables of rows).
@@ -233,7 +234,7 @@ class _Compaction:
         # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
         needs = [self._let_go(table, done), self._needed_by_replays(table), self._needed_by_streams(table)]
         needed = min((version for version in needs if version is not None), default=None)
-        too_large = self._rewrite(writer, done)
+        not_done = self._rewrite(writer, done)
         self._remember_removed(writer)
         limit = self._bound(table, needed)
         self._say_slices_again(writer, limit)
@@ -250,8 +251,8 @@ class _Compaction:
             sync_table(table, version, self.lake.folder)
         cleaned = retention.clean_log(table, limit)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).settled)
-        if too_large is not None:
-            raise too_large
+        if not_done is not None:
+            raise not_done
         after = measure(table)
         return TableReport(
             state=table.name,
@@ -342,28 +343,35 @@ class _Compaction:
             self._still_held()
             writer.remember_removed(hours)
 
-    def _rewrite(self, writer: StateWriter, done: _Done) -> TooLargeToFoldError | None:
+    def _rewrite(self, writer: StateWriter, done: _Done) -> Exception | None:
         """Fold or merge; where Delta finds a conflict once more, from what the table holds then.
 
-        Returns why a fold was left out: its versions and its log grow all the same, and are seen to.
+        Returns why that was not done: the table's versions and its log grow all the same, and are seen to.
+
+        Raises:
+            LockedError, LeaseLostError: somebody else is at work; all of it is left to the next run.
         """
 
         def conflict(state: tenacity.RetryCallState) -> None:
             done.conflicts += 1
             logger.info("compaction conflict", flow=self.flow, state=writer.table.name, attempt=state.attempt_number)
 
-        for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_conflicts()),
-            stop=tenacity.stop_after_attempt(_TRIES),
-            wait=tenacity.wait_random_exponential(_WAIT_SECONDS),
-            before_sleep=conflict,
-            reraise=True,
-        ):
-            with attempt:
-                try:
+        try:
+            for attempt in tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(_conflicts()),
+                stop=tenacity.stop_after_attempt(_TRIES),
+                wait=tenacity.wait_random_exponential(_WAIT_SECONDS),
+                before_sleep=conflict,
+                reraise=True,
+            ):
+                with attempt:
                     self._rewrite_once(writer, done)
-                except TooLargeToFoldError as error:
-                    return error
+        except (LockedError, LeaseLostError):
+            raise
+        except Exception as error:
+            # Here too: what comes behind may fail for a reason of its own.
+            logger.error("table not rewritten", flow=self.flow, state=writer.table.name, reason=str(error))
+            return error
         return None
 
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
-from pipelines.errors import TooLargeToFoldError, TrideltaError
+from pipelines.errors import LockedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.copy import COPIED, COPYING, Marker
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
@@ -23,6 +24,7 @@ from pipelines.maintenance import Retention, compact, compaction, retention, run
 from pipelines.maintenance.clustering import recluster
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, RetentionSettingError
 from pipelines.maintenance.old_files import remove_dead_runs, remove_old_copies, remove_old_logs, remove_replaced
+from pipelines.places.lease import LeaseLostError
 from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION
@@ -334,6 +336,49 @@ def test_a_table_that_waits_for_a_batch_holds_up_no_other_and_hides_no_failure(
         assert re.search(rf"  {name}: .*{why}", failed)
     assert state.scanned() == state.expected()
     assert waiting.held() == other.held() == [("a", 2)]
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Spark does not start"), CommitFailedError("another commit came first")]
+)
+def test_a_table_that_cannot_be_rewritten_is_vacuumed_and_its_log_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Every night, if the error stays: else its old versions and its log grow for as long."""
+    state = SmallState(tmp_path)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+    compact(None, state.lake, FLOW)
+    state.batch([("d", "a", 0, 4)])
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compaction, "fold_arrow", fails)
+    monkeypatch.setattr(compaction, "_WAIT_SECONDS", 0)
+    with pytest.raises(type(error), match=str(error)):
+        compact(None, state.lake, FLOW, Retention(state_hours=0))
+    # The three files that the fold has replaced.
+    assert len(list(state.table.path.rglob("part-*.parquet"))) == len(DeltaTable(str(state.table.path)).file_uris())
+    assert int(min(file.stem for file in (state.table.path / "_delta_log").glob("*.json"))) > 0
+    assert state.scanned() == state.expected()
+
+
+@pytest.mark.parametrize("error", [LeaseLostError(FLOW, "run.lock", "taken over"), LockedError(FLOW, "commit.lock", 1)])
+def test_a_table_that_somebody_else_works_on_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    state = SmallState(tmp_path)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compaction, "fold_arrow", fails)
+    monkeypatch.setattr(retention, "vacuum", lambda *_: pytest.fail("it is vacuumed"))
+    with pytest.raises(type(error)):
+        compact(None, state.lake, FLOW, Retention(state_hours=0))
 
 
 def test_what_nobody_foresaw_is_left_with_a_note(tmp_path: Path) -> None:
