@@ -576,6 +576,18 @@ class TooLargeToFoldError(TrideltaError):
         )
 
 
+class NotCompactedError(TrideltaError):
+    """Several tables of a flow were not compacted; all others were."""
+
+    def __init__(self, flow: str, failed: Mapping[str, Exception]) -> None:
+        self.flow, self.failed = flow, dict(failed)
+        told = "\n".join(f"  {name}: {error}" for name, error in failed.items())
+        super().__init__(
+            f'flow "{flow}": {len(failed)} tables were not compacted, all others were:\n{told}',
+            hint="mend the causes and compact the flow again",
+        )
+
+
 class HalfMadeCheckpointError(TrideltaError):
     """A change of a query's partitions was cut off, and what it has left of the checkpoint is not what a run would go on from."""
 

@@ -27,6 +27,8 @@ def housekeeping(
 ) -> None:
     """Remove old rows of quarantine, copies, logs and records. Needs no Spark.
 
+    Exits with 1 if something failed that the next round meets again; all else was done.
+
     TRIDELTA_KEEP_QUARANTINE_DAYS, ..._COPIES_DAYS and so on set how long things stay: see docs/maintenance.md.
     """
     from pipelines.maintenance import Retention
@@ -40,6 +42,9 @@ def housekeeping(
             compacts=compact,
         )
     answer(as_json, report.to_json(), lambda: show(report))
+    # What is too large to be folded here is for another command, or for the night's job.
+    if any(item.failed and not item.too_large for item in report.things):
+        raise typer.Exit(1)
 
 
 # The former name; it goes with version 0.3.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
-from pipelines.errors import LockedError, TooLargeToFoldError, TrideltaError
+from pipelines.errors import LockedError, NotCompactedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -78,7 +78,8 @@ def compact(
     """Fold, merge, vacuum and clean the tables of a flow. Results of reads stay what they are.
 
     Safe beside the flow's stream, which appends meanwhile; backfills wait. Killed at any point it leaves tables that
-    read the same, and the next run takes up what is left. A table that fails holds up no other: its error comes at the end.
+    read the same, and the next run takes up what is left. A table that fails holds up no other: its error comes at the end,
+    and where only its rewrite failed its old versions and its log were seen to.
 
     Args:
         spark: a session; None if no table needs one (large states, tables of rows).
@@ -96,8 +97,10 @@ def compact(
     Raises:
         TrideltaError: `open_generations` is negative.
         RetentionSettingError: a retention is out of its range.
-        LockedError: a backfill or another compaction holds the flow for too long.
+        LockedError: a backfill or another compaction holds the flow for too long; or tables had to wait too long for a batch,
+            and all others were compacted.
         TooLargeToFoldError: a state needs a session, or is too large for an object store.
+        NotCompactedError: several tables were not compacted.
     """
     if former:
         if unknown := former.keys() - _FORMER:
@@ -110,35 +113,20 @@ def compact(
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, keep or KEPT)
     work.readers = {} if isinstance(flow, str) else readers_of(flow)
-    reports: list[TableReport] = []
-    failed: dict[str, Exception] = {}
     with work.alone(checkpoints_of(lake, flow), open_generations):
-        for table in tables_of(lake, name):
-            try:
-                reports.append(work.table(table))
-            except (LockedError, LeaseLostError):
-                raise
-            except Exception as error:
-                logger.error("table not compacted", flow=name, state=table.name, reason=str(error))
-                failed[table.name] = error
-                continue
-            if progress:
-                progress(reports[-1])
-    if failed:
-        raise _failure(name, failed)
-    return CompactionReport(name, tuple(reports), time.monotonic() - started)
+        reports = work.each(tables_of(lake, name), progress)
+    if work.failed:
+        raise _failure(name, work.failed)
+    return CompactionReport(name, reports, time.monotonic() - started)
 
 
 def _failure(flow: str, failed: Mapping[str, Exception]) -> Exception:
-    """Return the error of the one table that was not compacted, or one that names them all."""
-    first, *more = failed.values()
-    if not more:
-        return first
-    told = "\n".join(f"  {name}: {error}" for name, error in failed.items())
-    return TrideltaError(
-        f'flow "{flow}": {len(failed)} tables were not compacted, all others were:\n{told}',
-        hint="mend the causes and compact the flow again",
-    )
+    """Return the error of the one table that was not compacted, or one that names them all.
+
+    Where tables were merely busy that is the first one's: they are left for the next round, which else would be told as failed.
+    """
+    busy = all(isinstance(error, LockedError) for error in failed.values())
+    return next(iter(failed.values())) if busy or len(failed) == 1 else NotCompactedError(flow, failed)
 
 
 def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
@@ -187,6 +175,7 @@ class _Compaction:
     groups: list[Checkpoint] = field(default_factory=list)
     open_generations: int = 1
     readers: dict[str, set[str]] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
 
     @contextmanager
     def alone(self, groups: list[Checkpoint], open_generations: int | None) -> Iterator[None]:
@@ -214,6 +203,27 @@ class _Compaction:
             with suppress(LockedError), lock:
                 Belonging(group, self.lake).note_on()
 
+    def each(
+        self, tables: Iterable[StateTable], progress: Callable[[TableReport], None] | None
+    ) -> tuple[TableReport, ...]:
+        """Compact tables, and remember in `failed` which are not, and why: they hold up no other."""
+        reports: list[TableReport] = []
+        for table in tables:
+            try:
+                reports.append(self.table(table))
+            except LeaseLostError:
+                raise
+            except Exception as error:
+                if isinstance(error, LockedError):
+                    # One batch is waited for once: the others only try, so that tables do not add up their waits.
+                    self.kept = replace(self.kept, wait_seconds=0.0)
+                logger.error("table not compacted", flow=self.flow, state=table.name, reason=str(error))
+                self.failed[table.name] = error
+                continue
+            if progress:
+                progress(reports[-1])
+        return tuple(reports)
+
     # --- a table ----------------------------------------------------------------------------------------------------
 
     def table(self, table: StateTable) -> TableReport:
@@ -224,7 +234,7 @@ class _Compaction:
         # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
         needs = [self._let_go(table, done), self._needed_by_replays(table), self._needed_by_streams(table)]
         needed = min((version for version in needs if version is not None), default=None)
-        too_large = self._rewrite(writer, done)
+        not_done = self._rewrite(writer, done)
         self._remember_removed(writer)
         limit = self._bound(table, needed)
         self._say_slices_again(writer, limit)
@@ -241,8 +251,8 @@ class _Compaction:
             sync_table(table, version, self.lake.folder)
         cleaned = retention.clean_log(table, limit)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).settled)
-        if too_large is not None:
-            raise too_large
+        if not_done is not None:
+            raise not_done
         after = measure(table)
         return TableReport(
             state=table.name,
@@ -333,28 +343,35 @@ class _Compaction:
             self._still_held()
             writer.remember_removed(hours)
 
-    def _rewrite(self, writer: StateWriter, done: _Done) -> TooLargeToFoldError | None:
+    def _rewrite(self, writer: StateWriter, done: _Done) -> Exception | None:
         """Fold or merge; where Delta finds a conflict once more, from what the table holds then.
 
-        Returns why a fold was left out: its versions and its log grow all the same, and are seen to.
+        Returns why that was not done: the table's versions and its log grow all the same, and are seen to.
+
+        Raises:
+            LockedError, LeaseLostError: somebody else is at work; all of it is left to the next run.
         """
 
         def conflict(state: tenacity.RetryCallState) -> None:
             done.conflicts += 1
             logger.info("compaction conflict", flow=self.flow, state=writer.table.name, attempt=state.attempt_number)
 
-        for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_conflicts()),
-            stop=tenacity.stop_after_attempt(_TRIES),
-            wait=tenacity.wait_random_exponential(_WAIT_SECONDS),
-            before_sleep=conflict,
-            reraise=True,
-        ):
-            with attempt:
-                try:
+        try:
+            for attempt in tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(_conflicts()),
+                stop=tenacity.stop_after_attempt(_TRIES),
+                wait=tenacity.wait_random_exponential(_WAIT_SECONDS),
+                before_sleep=conflict,
+                reraise=True,
+            ):
+                with attempt:
                     self._rewrite_once(writer, done)
-                except TooLargeToFoldError as error:
-                    return error
+        except (LockedError, LeaseLostError):
+            raise
+        except Exception as error:
+            # Here too: what comes behind may fail for a reason of its own.
+            logger.error("table not rewritten", flow=self.flow, state=writer.table.name, reason=str(error))
+            return error
         return None
 
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:

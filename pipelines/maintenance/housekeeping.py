@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines import logs
-from pipelines.errors import LockedError, TrideltaError
+from pipelines.errors import LockedError, NotCompactedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.runners.bounded_inputs import RUN_PREFIX
 from pipelines.maintenance.compaction import compact, compact_quarantine
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, HousekeepingReport, Retention, timed
@@ -208,9 +208,17 @@ def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> Hous
     try:
         return work()
     except LockedError:
-        return HousekeepingItem(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
+        return HousekeepingItem(
+            what, unit, 0, note="a backfill, a compaction or a batch is at work; left for the next round"
+        )
     except (TrideltaError, OSError) as error:
-        return HousekeepingItem(what, unit, 0, note=str(error), failed=True)
+        return HousekeepingItem(what, unit, 0, note=str(error), failed=True, too_large=_too_large(error))
     except Exception as error:
         logger.exception("housekeeping failed", what=what)
         return HousekeepingItem(what, unit, 0, note=f"{type(error).__name__}: {error}", failed=True)
+
+
+def _too_large(error: Exception) -> bool:
+    """Return whether all that failed is that states are too large to be folded here."""
+    errors = error.failed.values() if isinstance(error, NotCompactedError) else (error,)
+    return all(isinstance(one, TooLargeToFoldError | LockedError) for one in errors)

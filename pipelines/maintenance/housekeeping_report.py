@@ -114,6 +114,7 @@ class HousekeepingItem:
         seconds: how long the work took.
         note: Why less was done than asked for, in a sentence.
         failed: The note is of an error that the next round meets again, as long as nobody does anything about it.
+        too_large: It says only that states are too large to be folded here; all else was done.
     """
 
     what: str
@@ -124,6 +125,7 @@ class HousekeepingItem:
     seconds: float = 0.0
     note: str = ""
     failed: bool = False
+    too_large: bool = False
 
     @property
     def after(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
-from pipelines.errors import TooLargeToFoldError, TrideltaError
+from pipelines.errors import LockedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.copy import COPIED, COPYING, Marker
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
@@ -22,9 +24,10 @@ from pipelines.maintenance import Retention, compact, compaction, retention, run
 from pipelines.maintenance.clustering import recluster
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, RetentionSettingError
 from pipelines.maintenance.old_files import remove_dead_runs, remove_old_copies, remove_old_logs, remove_replaced
-from pipelines.state.kinds import LOG, TRANSACTIONAL
+from pipelines.places.lease import LeaseLostError
+from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.record import GENERATION
+from pipelines.state.record import COMPACTION, GENERATION
 from pipelines.state.writer import StateWriter
 from tests.maintenance.small_state import FLOW, SmallState
 from tests.state.small_kinds import COLUMNS, SmallTable, declared
@@ -303,6 +306,81 @@ def test_a_table_that_is_not_compacted_holds_up_no_other_of_its_flow(
     assert large.held() == [("a", GENERATION + 2)]
 
 
+def test_a_table_that_waits_for_a_batch_holds_up_no_other_and_hides_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A map is compacted between two batches. It comes first here, and the batch is longer than is waited for."""
+    waiting, state = SmallTable(tmp_path, MAP, TRANSACTIONAL), SmallState(tmp_path)
+    other = SmallTable(tmp_path, MAP, TRANSACTIONAL, name="more")
+    for n in range(3):
+        waiting.commit(n, ("a", n))
+        other.commit(n, ("a", n))
+        state.batch([("d", "a", 0, n)], gap=GENERATION)
+    group = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "sales"))
+    with group.running(0), group.committing(0):
+        started = time.monotonic()
+        report = run_housekeeping(state.lake, None, Retention(state_hours=1, wait_seconds=1), flows=[FLOW])
+        # The others try, and do not wait again.
+        assert time.monotonic() - started < 2
+        assert report.notes == (
+            "tables of shop: a backfill, a compaction or a batch is at work; left for the next round",
+        )
+        assert not report.failures
+        assert COMPACTION in {commit.kind for commit in state.table.history()}
+        monkeypatch.setattr(compaction, "DRIVER_ROWS", 0)
+        for n in range(2):
+            state.batch([("d", "a", 0, n)], gap=GENERATION)
+        report = run_housekeeping(state.lake, None, Retention(state_hours=1, wait_seconds=0.1), flows=[FLOW])
+    (failed,) = report.failures
+    for name, why in (("sales", "rows to fold"), ("counts", "in use by another process"), ("more", "in use by")):
+        assert re.search(rf"  {name}: .*{why}", failed)
+    assert state.scanned() == state.expected()
+    assert waiting.held() == other.held() == [("a", 2)]
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Spark does not start"), CommitFailedError("another commit came first")]
+)
+def test_a_table_that_cannot_be_rewritten_is_vacuumed_and_its_log_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Every night, if the error stays: else its old versions and its log grow for as long."""
+    state = SmallState(tmp_path)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+    compact(None, state.lake, FLOW)
+    state.batch([("d", "a", 0, 4)])
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compaction, "fold_arrow", fails)
+    monkeypatch.setattr(compaction, "_WAIT_SECONDS", 0)
+    with pytest.raises(type(error), match=str(error)):
+        compact(None, state.lake, FLOW, Retention(state_hours=0))
+    # The three files that the fold has replaced.
+    assert len(list(state.table.path.rglob("part-*.parquet"))) == len(DeltaTable(str(state.table.path)).file_uris())
+    assert int(min(file.stem for file in (state.table.path / "_delta_log").glob("*.json"))) > 0
+    assert state.scanned() == state.expected()
+
+
+@pytest.mark.parametrize("error", [LeaseLostError(FLOW, "run.lock", "taken over"), LockedError(FLOW, "commit.lock", 1)])
+def test_a_table_that_somebody_else_works_on_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    state = SmallState(tmp_path)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compaction, "fold_arrow", fails)
+    monkeypatch.setattr(retention, "vacuum", lambda *_: pytest.fail("it is vacuumed"))
+    with pytest.raises(type(error)):
+        compact(None, state.lake, FLOW, Retention(state_hours=0))
+
+
 def test_what_nobody_foresaw_is_left_with_a_note(tmp_path: Path) -> None:
     def broken(kept: Retention, dry_run: bool) -> HousekeepingItem:
         raise OverflowError("date value out of range")
@@ -319,5 +397,5 @@ def test_what_is_busy_is_left_with_a_note(tmp_path: Path) -> None:
     group = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "sales"))
     with group.rewriting(0):
         report = run_housekeeping(state.lake, None, Retention(wait_seconds=0.1), flows=[FLOW])
-    assert report.notes == ("tables of shop: a backfill or a compaction is at work; left for the next round",)
+    assert report.notes == ("tables of shop: a backfill, a compaction or a batch is at work; left for the next round",)
     assert not any(one.failed for one in report.things)

@@ -19,11 +19,14 @@ from ops.housekeeping import remove_runs, run_round
 from ops.jobs.compaction import checkpoint_compaction_job, housekeeping_op
 from pipelines.catalog import FlowSettings
 from pipelines.errors import TrideltaError
-from pipelines.maintenance import Retention, compaction
+from pipelines.maintenance import Retention, compaction, retention
+from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.state.record import GENERATION
 from resources import LakeResource, SparkResource
 from tests.assets import two_flows
 from tests.maintenance.small_state import SmallState
+from tests.state.small_kinds import SmallTable
 
 DAY = 86_400.0
 
@@ -79,6 +82,40 @@ def test_logs_are_removed_where_they_are_written(home: Path, monkeypatch: pytest
     elsewhere, log = _old_log(home), _old_log(home, "var")
     run_round(Lake(home / "lake"), FlowSettings(home), Retention())
     assert (elsewhere.exists(), log.exists()) == (True, False)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_the_command_fails_where_a_table_fails(home: Path, arguments: tuple[str, ...]) -> None:
+    """Cron tells nobody of a note."""
+    log = _old_log(home)
+    (home / "lake" / "states" / "torn" / "_delta_log").mkdir(parents=True)
+    (home / "lake" / "states" / "torn" / "_delta_log" / f"{0:020}.json").touch()
+    done = CliRunner().invoke(app, ["housekeeping", *arguments])
+    assert done.exit_code == 1
+    assert "table torn" in done.stdout
+    assert not log.exists()
+
+
+def test_what_another_command_is_for_does_not_fail_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "DRIVER_ROWS", 0)
+    state, other = SmallState(home / "lake"), SmallTable(home / "lake", LOG, TRANSACTIONAL)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)], gap=GENERATION)
+    done = CliRunner().invoke(app, ["housekeeping", "--json"])
+    assert done.exit_code == 0
+    assert "rows to fold" in done.stdout
+    # Two of them, too; but not beside what nobody mends there.
+    for n in range(3):
+        other.commit(n * GENERATION, ("a", n))
+    told = CliRunner().invoke(app, ["housekeeping", "--json"])
+    assert told.exit_code == 0
+    assert "2 tables were not compacted" in told.stdout
+
+    def fails(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(retention, "vacuum", fails)
+    assert CliRunner().invoke(app, ["housekeeping"]).exit_code == 1
 
 
 def _job_of(home: Path) -> dg.JobDefinition:

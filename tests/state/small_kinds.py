@@ -42,11 +42,11 @@ def declared(layout: str, kind: str, columns: StructType = COLUMNS, **more: Any)
 class SmallTable:
     """A table of words and numbers. The same folder twice is the same table."""
 
-    def __init__(self, root: Place, layout: str, kind: str, columns: StructType = COLUMNS, **more: Any) -> None:
+    def __init__(
+        self, root: Place, layout: str, kind: str, columns: StructType = COLUMNS, *, name: str = "counts", **more: Any
+    ) -> None:
         lake = Lake(lake_place(root))
-        self.writer = StateWriter(
-            lake.table(lake.state_path("counts"), "counts"), declared(layout, kind, columns, **more)
-        )
+        self.writer = StateWriter(lake.table(lake.state_path(name), name), declared(layout, kind, columns, **more))
         self.columns = columns
         self.writer.prepare(columns)
 
