@@ -286,8 +286,8 @@ def _is_whole(interval: exp.Interval) -> bool:
     """
     if not isinstance(interval.this, exp.Literal):
         return False
-    behind = isinstance(interval.parent, exp.Add) and interval.arg_key == "expression"
-    one_more = behind and isinstance(interval.parent.this, exp.Interval)
+    total = interval.parent if interval.arg_key == "expression" else None
+    one_more = isinstance(total, exp.Add) and isinstance(total.this, exp.Interval)
     is_text = interval.this.is_string and re.search("[A-Za-z]", interval.this.name) is not None
     return bool(interval.args.get("unit")) or (is_text and not one_more)
 
