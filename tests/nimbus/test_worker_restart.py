@@ -153,6 +153,27 @@ def test_a_worker_takes_no_new_request_while_its_slot_is_empty_and_says_that_it_
     assert life.marked_busy() == 0
 
 
+def test_a_request_does_not_keep_a_slot_in_which_a_query_cannot_be_stopped(
+    registry: Registry, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new place waits for the lease, and a request may take hours: its supervisor does as if there were none."""
+    has_spark(monkeypatch, server := FakeServer(busy=True))
+    worker._server = server  # type: ignore[assignment]
+    private_folder(worker._settings.supervisor_folder("s1"))
+    life = Life(worker._settings, *worker._slot)
+    task = FakeTask(registry.submit("a", content("a")))
+    monkeypatch.setattr(task, "is_alive", lambda: True, raising=False)
+    worker._tasks = {(1, 1): task}  # type: ignore[dict-item]
+    task.stopping_seconds = 4.0
+    assert not worker._round(None)  # type: ignore[arg-type]
+    marked = life.marked_busy()
+    assert marked
+    task.stopping_seconds = 1000.0
+    time.sleep(0.01)
+    assert not worker._round(None)  # type: ignore[arg-type]
+    assert life.marked_busy() == marked
+
+
 CLUSTER = "spark://cluster:7077"
 
 

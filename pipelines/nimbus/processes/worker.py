@@ -157,8 +157,9 @@ class WorkerProcess:
         if not lives(spark):
             self._end_now(SPARK_GONE, "its Spark has died")
         self._beats.goes_on("a look at its flows")
-        if self._server is not None and self._server.busy:
-            # Its slot may be empty: it ends with the request, and not before.
+        if self._server is not None and self._server.busy and not self._draining.stuck(self._tasks.values()):
+            # Its slot may be empty: it ends with the request, and not before. But for a query that cannot be stopped, whose
+            # new place waits for its lease, that may be too late.
             Life(self._settings, *self._slot).mark_busy()
         if self.ending.is_set() and self._server is not None:
             # One more would keep the process, and whatever is to come in its place, waiting.
