@@ -70,7 +70,7 @@ class FakeNimbus:
             return self.update(name, **options), "updated"
         return self.submit(name, **options), "submitted"
 
-    def roll_back(self, name: str, to: int | None = None) -> FlowStatus:
+    def roll_back(self, name: str, to: int | None = None, *, seen: FlowStatus | None = None) -> FlowStatus:
         self.asked.append(("roll_back", name, to))
         return self._newer(name)
 

@@ -368,7 +368,7 @@ class FlowFolder:
         else:
             final = any(line.get("final") for line in self._news(now))
             try:
-                version = self._nimbus.roll_back(name, entry.former.version).version
+                version = self._nimbus.roll_back(name, entry.former.version, seen=now).version
             except (NotAliveError, NoTransitionError, VersionError) as error:
                 # Somebody kills, rebalances or updates it in this moment: the next look sees what has become of it.
                 logger.warning("not rolled back", flow=name, reason=str(error))

@@ -182,8 +182,13 @@ class Nimbus:
         updated, done = self._update(asked, if_it_differs=True)
         return self._cluster.status(updated), done
 
-    def roll_back(self, flow: str, to: int | None = None) -> FlowStatus:
+    def roll_back(self, flow: str, to: int | None = None, *, seen: FlowStatus | None = None) -> FlowStatus:
         """Bring an earlier version back, as a new one; without `to` the one before.
+
+        Args:
+            flow: Its name.
+            to: The number of that version.
+            seen: The flow as it was when it was found that this is to be done; None: it is found now.
 
         Raises:
             NotAliveError, NoTransitionError
@@ -191,6 +196,9 @@ class Nimbus:
             SubmitError: What a rebalance has set does not fit it.
         """
         current = self.registry.flow(flow)
+        if seen is not None and (seen.id, seen.version) != (current.id, current.version.number):
+            problem = "another has taken its place" if seen.id == current.id else "the flow was submitted again"
+            raise VersionError(flow, seen.version, problem, current.version.number)
         target = current.version.before if to is None else to
         for version in self.registry.versions(flow):
             if version.number == target:

@@ -53,7 +53,9 @@ class Deployed:
         labels[self.version(name) + 1] = label
         return self._put(name, settings), {"submit": "submitted", "update": "updated"}[verb]
 
-    def roll_back(self, name: str, to: int) -> FlowStatus:
+    def roll_back(self, name: str, to: int, *, seen: FlowStatus | None = None) -> FlowStatus:
+        if seen is not None and seen.version != self.version(name):
+            raise VersionError(name, seen.version, "another has taken its place", self.version(name))
         self.log.append(("roll back", name, to))
         self.labels[name][self.version(name) + 1] = self.labels[name][to]
         return self._put(name, self.flows[name].settings)
@@ -303,7 +305,7 @@ def test_a_change_that_fails_while_somebody_rebalances_or_updates_its_flow_ends_
     write(flows, "a.yaml", "first", least=5)
     streams.fails = [MissingPathError("s", "in")]
 
-    def held(flow: str, to: int | None = None) -> None:
+    def held(flow: str, to: int | None = None, **_: object) -> None:
         raise error
 
     with monkeypatch.context() as meanwhile:
@@ -315,13 +317,38 @@ def test_a_change_that_fails_while_somebody_rebalances_or_updates_its_flow_ends_
     assert running(folder) == {"first", "second"}
 
 
+def test_an_update_that_comes_behind_a_look_is_not_taken_back(
+    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody mends what has failed in the moment in which the folder rolls it back."""
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.fails = [MissingPathError("s", "in")]
+    streams.news()
+    looks = streams.cluster
+
+    def look_and_then_another_updates() -> ClusterStatus:
+        seen = looks()
+        monkeypatch.setattr(streams, "cluster", looks)
+        streams.labels["first"][3] = "of another"
+        streams._put("first", streams.flows["first"].settings)
+        return seen
+
+    monkeypatch.setattr(streams, "cluster", look_and_then_another_updates)
+    folder.look()
+    assert streams.news() == [("update", "first", "filter v > 5")]
+    assert streams.version("first") == 3
+
+
 def test_a_change_that_cannot_be_rolled_back_is_refused_once(
     streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a rebalance has set does not fit the former version."""
     asked: list[str] = []
 
-    def unfit(name: str, to: int) -> FlowStatus:
+    def unfit(name: str, to: int, **_: object) -> FlowStatus:
         asked.append(name)
         raise SubmitError(name, "setting rebalance: busy below overloaded")
 

@@ -917,6 +917,38 @@ def test_what_nobody_foresaw_when_a_delay_is_over_is_the_problem_of_its_flow_alo
     assert [flow.status for flow in cluster.registry.flows()] == ([] if what == "kill" else ["ACTIVE"] * 3)
 
 
+def test_those_that_are_not_due_are_not_asked_one_by_one_where_one_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a transaction, and with each round: those that are due, and those that have just drained, are asked."""
+    cluster.supervisors(s1=[1])
+    flows = {name: cluster.submit(name) for name in ("fails", "due", "drained", "waits", "runs")}
+    cluster.look(0)
+    for flow in flows.values():
+        cluster.beat(flow)
+    for name, seconds in (("fails", 0), ("due", 0), ("drained", 100), ("waits", 100)):
+        cluster.registry.rebalance(name, wait_seconds=seconds)
+    cluster.clock.now += 1
+    cluster.beat(flows["drained"], "drained")
+    apply, fire, alone = Registry._apply, cluster.leader._registry.fire, list[str]()
+
+    def fails(registry: Registry, connection: Connection, row: Row[Any], *rest: Any) -> DeployedFlow:
+        if row.name == "fails":
+            raise KeyError("odd")
+        return apply(registry, connection, row, *rest)
+
+    def asks(only: DeployedFlow | None = None, **more: Any) -> Any:
+        alone.extend([only.name] if only else [])
+        return fire(only, **more)
+
+    monkeypatch.setattr(Registry, "_apply", fails)
+    monkeypatch.setattr(cluster.leader._registry, "fire", asks)
+    cluster.leader.tick()
+    assert sorted(alone) == ["drained", "due", "fails"]
+    still = {name for name in flows if cluster.registry.flow(name).status == "REBALANCING"}
+    assert still == {"fails", "waits"}
+
+
 def test_a_problem_that_came_since_a_flow_was_read_is_not_taken_back(cluster: Cluster) -> None:
     cluster.registry.problem(cluster.submit("a"), "one")
     seen = cluster.registry.flow("a")

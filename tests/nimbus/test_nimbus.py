@@ -665,6 +665,23 @@ def test_a_rollback_takes_back_no_update_that_it_has_not_seen(
     assert nimbus.roll_back("flights", to).version == 4
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_nor_one_that_came_behind_the_look_by_which_it_was_asked_for(nimbus: Nimbus, again: bool) -> None:
+    nimbus.submit("flights", trigger_seconds=5)
+    seen = nimbus.update("flights", trigger_seconds=1)
+    problem = "another has taken its place"
+    if again:
+        nimbus.kill("flights", wait_seconds=0)
+        nimbus.registry.fire()
+        nimbus.submit("flights", trigger_seconds=5)
+        problem = "the flow was submitted again"
+    last = nimbus.update("flights", trigger_seconds=7)
+    with pytest.raises(VersionError, match=f"version 2: {problem}; the current version is {last.version}"):
+        nimbus.roll_back("flights", 1, seen=seen)
+    assert nimbus.flow("flights").settings == {"trigger_seconds": 7}
+    assert nimbus.roll_back("flights", 1, seen=last).settings == {"trigger_seconds": 5}
+
+
 def test_a_flow_that_was_renamed_in_its_file_is_told_by_its_new_name(nimbus: Nimbus, file: Path) -> None:
     nimbus.submit(file=file)
     file.write_text(YAML.replace("flow: delays", "flow: delays_new"), "utf-8")

@@ -162,6 +162,7 @@ def test_a_request_does_not_keep_a_slot_in_which_a_query_cannot_be_stopped(
     private_folder(worker._settings.supervisor_folder("s1"))
     life = Life(worker._settings, *worker._slot)
     task = FakeTask(registry.submit("a", content("a")))
+    monkeypatch.setattr(task, "is_alive", lambda: True, raising=False)
     worker._tasks = {(1, 1): task}  # type: ignore[dict-item]
     task.stopping_seconds = 4.0
     assert not worker._round(None)  # type: ignore[arg-type]

@@ -187,11 +187,12 @@ class Leader:
         # What a round that was broken off had placed may be false by now: another may have led since.
         self._placed = []
         flows = self._registry.flows()
-        for flow in self._drained(flows):
+        drained = self._drained(flows)
+        for flow in drained:
             lease = self._renewed(lease)
             self._registry.hurry(flow, under=lease)
         self._tidy()
-        fired, lease = self._fire(flows, lease)
+        fired, lease = self._fire(flows, frozenset(flow.serial for flow in drained), lease)
         if fired:
             flows = self._registry.flows()
         watching = (
@@ -216,10 +217,14 @@ class Leader:
             self._lease = lease = self._registry.leases.renew(lease, self._lease_seconds)
         return lease
 
-    def _fire(self, flows: Sequence[DeployedFlow], lease: Lease) -> tuple[bool, Lease]:
+    def _fire(self, flows: Sequence[DeployedFlow], hurried: Container[int], lease: Lease) -> tuple[bool, Lease]:
         """Apply what has come due. Return whether anything was, and its lease.
 
         What nobody foresaw is the problem of its flow alone.
+
+        Args:
+            flows: As they were when the round began.
+            hurried: The serials of those that have come due since.
         """
         fired: list[tuple[DeployedFlow, Transition]] = []
         try:
@@ -234,7 +239,9 @@ class Leader:
         except Exception:
             logger.exception("not fired together")
             for flow in flows:
-                if flow.standing.due is not None:
+                due = flow.standing.due
+                # The others would cost a transaction each, with every round until that is mended.
+                if due is not None and (due.at <= self._clock() or flow.serial in hurried):
                     lease = self._renewed(lease)
                     fired += self._fired_alone(flow, lease)
         for flow, step in fired:
