@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops.known_flows import as_deployed, deployed_files
+from ops.known_flows import as_deployed, deployed_flows, is_file
 from pipelines.catalog import FlowSettings, found
 from pipelines.errors import TrideltaError
 
@@ -39,8 +39,9 @@ def run_round(
     Args:
         dry_run: Change nothing; count what would go.
         compacts: Also compact the tables of every flow.
-        spark: Gives a session for that. With it the tables of flows are compacted at least that the catalog does not have: of
-            those that were deployed from a file, and those whose module does not load here.
+        spark: Gives a session for that. With it the tables of flows are compacted at least that are deployed here and that the
+            catalog does not have: of those that come from a file, and those whose module does not load. Others in the lake
+            are of another deployment, with retentions of its own, or were removed.
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import Flows, flows_in
@@ -49,10 +50,10 @@ def run_round(
     url = registry_url(settings)
     # A flow whose module cannot be loaded is compacted by its name.
     known = {spec.name: spec for spec in found()[0]}
-    all_of_them = compacts or spark is not None
-    files = deployed_files(url) if all_of_them else {}
-    named = [name for name in (flows_in(lake) if all_of_them else ()) if compacts or name not in known]
-    flows = [known[name].topology(settings) if name in known else _of_file(files.get(name), name) for name in named]
+    at_all = compacts or spark is not None
+    deployed = deployed_flows(url) if at_all else {}
+    named = [name for name in (flows_in(lake) if at_all else ()) if compacts or name in deployed.keys() - known.keys()]
+    flows = [known[name].topology(settings) if name in known else _other(deployed.get(name), name) for name in named]
     with _registry(url) as registry:
         report = run_housekeeping(
             lake,
@@ -68,10 +69,10 @@ def run_round(
     return replace(report, things=(*report.things, *([runs] if runs else ())))
 
 
-def _of_file(deployed: DeployedFlow | None, name: str) -> TridentTopology | str:
+def _other(deployed: DeployedFlow | None, name: str) -> TridentTopology | str:
     """Return a flow that the catalog does not have; its name, where it cannot be built here either."""
     try:
-        return name if deployed is None else as_deployed(deployed)
+        return as_deployed(deployed) if deployed is not None and is_file(deployed) else name
     except TrideltaError:
         return name
 

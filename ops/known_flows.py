@@ -36,7 +36,19 @@ def topology_of(named: str) -> TridentTopology:
 
 
 def deployed_files(registry: str) -> dict[str, DeployedFlow]:
-    """Return the deployed flows that come from a file, by name; none where the registry was never made.
+    """Return the deployed flows that come from a file, by name, as `deployed_flows`."""
+    return {name: one for name, one in deployed_flows(registry).items() if is_file(one)}
+
+
+def is_file(deployed: DeployedFlow) -> bool:
+    """Return whether a flow was deployed from a file."""
+    from pipelines.nimbus.deployed import YAML
+
+    return deployed.version.content.definition.get("kind") == YAML
+
+
+def deployed_flows(registry: str) -> dict[str, DeployedFlow]:
+    """Return the deployed flows by name; none where the registry was never made.
 
     Args:
         registry: The URL of its database.
@@ -45,7 +57,6 @@ def deployed_files(registry: str) -> dict[str, DeployedFlow]:
 
     if not registry_exists(registry):
         return {}
-    from pipelines.nimbus.deployed import YAML
     from pipelines.nimbus.errors import NoTablesError
     from pipelines.nimbus.registry.registry import Registry
     from pipelines.nimbus.registry.store import Store
@@ -53,10 +64,9 @@ def deployed_files(registry: str) -> dict[str, DeployedFlow]:
     try:
         # Whoever only looks makes no tables: a restore may be at work.
         with closing(Store(registry)) as store:
-            deployed = Registry(store).flows()
+            return {one.name: one for one in Registry(store).flows()}
     except NoTablesError:
         return {}
-    return {one.name: one for one in deployed if one.version.content.definition.get("kind") == YAML}
 
 
 def as_deployed(deployed: DeployedFlow) -> TridentTopology:

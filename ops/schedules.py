@@ -1,9 +1,12 @@
 """The schedules, on by default except the one that makes failed slices again; and the sensor of deployed flows."""
 
+import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from datetime import timedelta
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
@@ -21,6 +24,10 @@ CATCH_UP_EVERY = "*/10 * * * *"
 SLICES_AT = "0 1 * * *"
 # Dagster ends a tick after a minute, and a store that is silent is asked again for as long.
 LOOK_SECONDS = 20.0
+# Two ticks and some seconds: what a look has said holds until the next but one.
+ANSWER_SECONDS = 25 * 60.0
+# Without an answer for longer, a run is to tell: within the hour's tick, whose seconds vary.
+UNSEEN_EVERY_SECONDS = 55 * 60.0
 # Slices that are made of another flow's: looked at every ten minutes from when that one's should be there, until morning.
 SLICES_BEHIND_AT = "20-59/10 1-5 * * *"
 # After the slices of yesterday, before people come.
@@ -56,37 +63,100 @@ def _news(view: FlowView, marks: Mapping[str, str]) -> str | None:
     return None
 
 
-def _arrived(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> tuple[dict[str, str], list[str]]:
-    """Return what has arrived by flow, and of which flows nobody can say: a store that refuses holds up its own flows alone.
+@dataclass(frozen=True)
+class _Look:
+    """A look at a flow's sources, and what its catch-ups had come to when it began."""
 
-    A look that does not end in time is a reason to run. A folder that grows takes too long to list one day, and then in every
-    tick, with nothing red. Where it is a store that is silent, the run fails and says so: at most one at a time, since a flow
-    that a run is to catch up with is not asked for again.
+    begun: float
+    marks: Mapping[str, str]
+    said: Future[str | None]
+
+
+class _Looks:
+    """Looks at the sources of flows, at most one of each at a time: it may go on from one tick to the next.
+
+    A folder that grows takes longer to list than a tick waits one day. Its look is then answered in the next tick. A mount that
+    hangs holds one thread, which no end of this process waits for.
     """
-    marks = _marks(instance, views)
-    arrived: dict[str, str] = {}
-    unknown: list[str] = []
-    pool = ThreadPoolExecutor(len(views) or 1, thread_name_prefix="news")
-    looks = {view.name: pool.submit(_news, view, marks) for view in views}
-    # A look that has ended may have a TimeoutError of its own, from a mount or a store that gave up.
-    ended, _ = wait(looks.values(), LOOK_SECONDS)
-    for name, look in looks.items():
-        if look not in ended:
-            arrived[name] = f"not looked at within {LOOK_SECONDS:g} s; only a run can tell"
-            continue
-        try:
-            if what := look.result():
-                arrived[name] = what
-        except (TrideltaError, OSError) as error:
-            unknown.append(f"{name}: {error or 'its source does not answer'}")
-    pool.shutdown(wait=False, cancel_futures=True)
-    return arrived, unknown
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, _Look] = {}
+        # When the last look began that has found nothing new: what came since, only another one can tell.
+        self._seen: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def arrived(
+        self, instance: dg.DagsterInstance, views: Sequence[FlowView]
+    ) -> tuple[dict[str, str], list[str], list[str]]:
+        """Return what has arrived by flow, of which flows nobody can say, and which nobody has looked at for too long.
+
+        A store that refuses holds up its own flows alone.
+        """
+        marks = _marks(instance, views)
+        arrived, unknown = self._ended(views, marks)
+        rest = [view for view in views if view.name not in arrived]
+        with self._lock:
+            looks = [self._under_way.get(view.name) or self._begin(view, marks) for view in rest]
+        # A look that has ended may have a TimeoutError of its own, from a mount or a store that gave up.
+        wait([look.said for look in looks], LOOK_SECONDS)
+        now_arrived, now_unknown = self._ended(rest, marks)
+        late = [view.name for view in rest if view.name in self._under_way and self._is_old(view.name)]
+        return arrived | now_arrived, [f"{name}: {why}" for name, why in (unknown | now_unknown).items()], late
+
+    def _begin(self, view: FlowView, marks: Mapping[str, str]) -> _Look:
+        said: Future[str | None] = Future()
+
+        def look() -> None:
+            try:
+                said.set_result(_news(view, marks))
+            except BaseException as error:
+                said.set_exception(error)
+
+        self._under_way[view.name] = begun = _Look(time.monotonic(), _own(view, marks), said)
+        threading.Thread(target=look, name=f"news of {view.name}", daemon=True).start()
+        return begun
+
+    def _ended(self, views: Sequence[FlowView], marks: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Take the answers of looks that have ended; not of one beside which a catch-up has come to its end."""
+        arrived: dict[str, str] = {}
+        unknown: dict[str, str] = {}
+        for view in views:
+            with self._lock:
+                look = self._under_way.get(view.name)
+                if look is None or not look.said.done():
+                    continue
+                del self._under_way[view.name]
+            if look.marks != _own(view, marks):
+                continue
+            try:
+                if what := look.said.result():
+                    arrived[view.name] = what
+                self._seen[view.name] = look.begun
+            except (TrideltaError, OSError) as error:
+                unknown[view.name] = str(error) or "its source does not answer"
+        return arrived, unknown
+
+    def _is_old(self, name: str) -> bool:
+        return time.monotonic() - self._seen.get(name, -math.inf) > ANSWER_SECONDS
+
+
+def _own(view: FlowView, marks: Mapping[str, str]) -> dict[str, str]:
+    keys = {caught_up(view, spout) for spout in view.arriving}
+    return {key: mark for key, mark in marks.items() if key in keys}
+
+
+def _not_run_of_late(instance: dg.DagsterInstance, job: dg.JobDefinition, tag: str, why: str) -> bool:
+    """Return whether no run has begun within an hour because nobody could look: each costs as much as one that finds files."""
+    since = datetime.now(UTC) - timedelta(seconds=UNSEEN_EVERY_SECONDS)
+    asked = dg.RunsFilter(job_name=job.name, tags={tag: why}, created_after=since)
+    return not instance.get_runs(asked, limit=1)
 
 
 def catch_up_schedule(
     views: Sequence[FlowView], job: dg.JobDefinition, *, name: str = "catch_up_schedule", cron: str = CATCH_UP_EVERY
 ) -> dg.ScheduleDefinition:
     """Make the schedule that catches up when files have arrived since the last run."""
+    looks = _Looks()
 
     @dg.schedule(
         name=name,
@@ -102,11 +172,19 @@ def catch_up_schedule(
             return dg.SkipReason(str(error))
         # A deployed flow reads by itself what arrives, and a deactivated one is to be left alone.
         idle = [view for view in views if view.name not in deployed]
-        arrived, unknown = _arrived(context.instance, idle)
+        # A flow that a run is to catch up with is not asked for again, nor looked at.
         asked = _asked_of(context.instance, job)
-        news = {tag: what[:63] for name, what in arrived.items() if (tag := f"news/{name}") not in asked}
+        open_ones = [view for view in idle if f"news/{view.name}" not in asked]
+        arrived, unknown, late = looks.arrived(context.instance, open_ones)
+        news = {f"news/{name}": what[:63] for name, what in arrived.items()}
+        unseen = f"not looked at within {LOOK_SECONDS:g} s; only a run can tell"
+        tags = [f"news/{name}" for name in late]
+        news |= {tag: unseen for tag in tags if _not_run_of_late(context.instance, job, tag, unseen)}
         if not news:
-            unknown += [f"{name}: run {asked[f'news/{name}'][:8]} is to catch up" for name in arrived]
+            unknown += [f"{name}: {unseen}, one an hour" for name in late]
+            unknown += [
+                f"{view.name}: run {run[:8]} is to catch up" for view in idle if (run := asked.get(f"news/{view.name}"))
+            ]
             return dg.SkipReason("\n".join(unknown) or "nothing has arrived since the last catch-up")
         return dg.RunRequest(tags=news)
 

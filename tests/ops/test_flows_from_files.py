@@ -122,12 +122,23 @@ def test_housekeeping_compacts_what_was_deployed_from_a_file(
     assert [getattr(flow, "name", flow) for flow in got] == ["flights", "orders", "unknown"]
     assert [isinstance(flow, str) for flow in got] == [False, False, True]
     got.clear()
-    # By Dagster, whose job has a step for each of the catalog's flows: not of one whose module does not load.
+    # By Dagster, whose job has a step for each of the catalog's flows. The unknown one may be of another deployment.
     session: Any = object()
     housekeeping.run_round(lake, settings, kept, spark=lambda: session)
-    assert [getattr(flow, "name", flow) for flow in got] == ["orders", "unknown"]
+    assert [getattr(flow, "name", flow) for flow in got] == ["orders"]
     assert sessions.pop()() is session
     got.clear()
     housekeeping.run_round(lake, settings, kept)
     assert got == []
     assert sessions == [None, None]
+    # A deployed one whose module does not load, by its name; until it is removed.
+    run("submit", "flights", "--inactive", "--no-supervisor", "--no-wait")
+    monkeypatch.setattr(housekeeping, "found", lambda: ((), ()))
+    housekeeping.run_round(lake, settings, kept, spark=lambda: session)
+    assert [flow if isinstance(flow, str) else flow.name for flow in got] == ["flights", "orders"]
+    assert isinstance(got[0], str)
+    got.clear()
+    with closing(sqlite3.connect(home / "nimbus" / "registry.db")) as database, database:
+        database.execute("UPDATE flows SET removed_at = 1 WHERE name = 'flights'")
+    housekeeping.run_round(lake, settings, kept, spark=lambda: session)
+    assert [flow if isinstance(flow, str) else flow.name for flow in got] == ["orders"]

@@ -152,6 +152,66 @@ def test_a_source_that_takes_longer_to_look_at_than_a_tick_is_run(
     ended.set()
 
 
+def test_a_look_goes_on_from_tick_to_tick(flights: FlowView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread a flow, however long its mount hangs; and no run for nothing where a folder is merely large."""
+    ended, begun = threading.Event(), list[str]()
+    found: list[str | None] = [None]
+
+    def look(view: FlowView, _: Mapping[str, str]) -> str | None:
+        begun.append(view.name)
+        ended.wait(60)
+        ended.clear()
+        return found[0]
+
+    def answer(what: str | None) -> None:
+        """Have the look that is under way end, between two ticks."""
+        found[0] = what
+        (thread,) = [one for one in threading.enumerate() if one.name == "news of flights"]
+        assert thread.daemon
+        ended.set()
+        thread.join(60)
+
+    monkeypatch.setattr("ops.schedules._news", look)
+    monkeypatch.setattr("ops.schedules.LOOK_SECONDS", 0.05)
+    job = catch_up_job([flights])
+    schedule = catch_up_schedule([flights], job)
+    with dg.instance_for_test() as instance:
+
+        def tick() -> str:
+            with dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+                said = schedule(context)
+            assert isinstance(said, dg.RunRequest | dg.SkipReason)
+            return said.tags["news/flights"] if isinstance(said, dg.RunRequest) else f"skip: {said.skip_message}"
+
+        unseen = "not looked at within 0.05 s; only a run can tell"
+        assert [tick(), tick()] == [unseen, unseen]
+        assert len(begun) == 1
+        run = create_run_for_test(instance, job.name, status=dg.DagsterRunStatus.SUCCESS, tags={"news/flights": unseen})
+        assert tick() == f"skip: flights: {unseen}, one an hour"
+        monkeypatch.setattr("ops.schedules.UNSEEN_EVERY_SECONDS", -60.0)
+        assert tick() == unseen
+        answer(None)
+        # It holds for two ticks, and the next look is under way.
+        assert tick() == "skip: nothing has arrived since the last catch-up"
+        assert len(begun) == 2
+        answer("2 files")
+        assert [tick(), len(begun)] == ["2 files", 2]
+        assert tick().startswith("skip: nothing")
+        # A catch-up has ended meanwhile: what the look has found may be read.
+        answer("2 files")
+        instance.daemon_cursor_storage.set_cursor_values({caught_up(flights, flights.arriving[0]): "3 files"})
+        assert tick().startswith("skip: nothing")
+        monkeypatch.setattr("ops.schedules.ANSWER_SECONDS", 0.0)
+        assert tick() == unseen
+        # While a run is to catch up nobody looks.
+        answer(None)
+        looks, asked = len(begun), {"news/flights": "2 files"}
+        run = create_run_for_test(instance, job.name, status=dg.DagsterRunStatus.STARTED, tags=asked)
+        assert tick() == f"skip: flights: run {run.run_id[:8]} is to catch up"
+        assert len(begun) == looks
+    ended.set()
+
+
 def test_a_name_that_is_no_text_ends_no_tick(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"a\xff.json")).write_text("{}")
     seen = arrived(tmp_path)
