@@ -87,7 +87,7 @@ def test_skip_says_how_the_flow_goes_on(
     nimbus.flows = {} if status is None else {"trips": flow("trips", status=status)}
     monkeypatch.setattr("ops.cli.app.topology_of", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr("pipelines.execution.batch.poison.skip", lambda *_, stream: stream)
-    assert f"Batch 3 of rides in trips is left out. {goes_on} Its rows" in said(
+    assert f"Batch 3 of rides in trips is left out. {goes_on} Once the cause" in said(
         run("skip", "trips", "3", "--stream", "rides")
     )
 

@@ -77,7 +77,7 @@ class StreamOptions:
 
     @property
     def start_wait(self) -> float:
-        """How long the start waits for another process."""
+        """Return how long the start waits for another process, in seconds."""
         return self.lock_wait_seconds if self.start_wait_seconds is None else self.start_wait_seconds
 
 
