@@ -172,8 +172,12 @@ def test_queries_ask_a_view() -> None:
     assert every.types == ("string", None, "bigint", "int")
     assert len(every.rows) == 4
     assert every.rows[0] == ("b", "a", 1, 2)
-    with pytest.raises(FunctionError, match=r"has the keys \['word'\]; got the fields \['args', 'args'\]"):
-        step(node_of(asked.state_query("others", ["args", "args"], MapGet(), "n")), [given], context)
+    two, pairs = (
+        topology.new_query_stream("two", "a string, b string"),
+        Table(("a", "b"), ("string",) * 2, (("b", "z"),)),
+    )
+    with pytest.raises(FunctionError, match=r"has the keys \['word'\]; got the fields \['a', 'b'\]"):
+        step(node_of(two.state_query("others", ["a", "b"], MapGet(), "n")), [pairs], context)
 
 
 def test_a_query_of_another_flows_state_is_checked_when_it_is_read(tmp_path: Path) -> None:
