@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from assets.events.reporting import watching
 from assets.view import FlowView
-from ops.schedules import _arrived
+from ops.schedules import _Looks
 from pipelines import Runtime
 from pipelines.catalog import FlowSettings
 from pipelines.execution.report import BatchReport
@@ -30,7 +30,7 @@ def run(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProce
 
 def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
     """What has arrived for a flow that no catch-up has run to the end."""
-    arrived, unknown = _arrived(instance, [view])
+    arrived, unknown, _ = _Looks().arrived(instance, [view])
     assert not unknown
     return arrived.get(view.name)
 

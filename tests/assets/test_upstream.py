@@ -18,7 +18,7 @@ from assets.upstream import Upstream
 from assets.view import FlowView
 from ops.flow_definitions import slices_job
 from ops.jobs.relaunch import SliceRecords, find_slices
-from ops.schedules import _arrived, slices_schedule
+from ops.schedules import _Looks, slices_schedule
 from pipelines import Lake
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec
 from pipelines.errors import DefinitionError
@@ -120,7 +120,7 @@ def test_catch_up_leaves_what_is_made_by_slices(lake: str, tmp_path: Path, monke
     (folder / "part.parquet").write_text(json.dumps({}))
     monkeypatch.setattr("ops.schedules.look_at", lambda spout: pytest.fail(f"{spout.stream} is looked at"))
     with dg.instance_for_test() as instance:
-        assert _arrived(instance, [days]) == ({}, [])
+        assert _Looks().arrived(instance, [days]) == ({}, [], [])
 
 
 def test_its_schedule_comes_later_and_waits(days: FlowView, rides: FlowView, tmp_path: Path) -> None:
