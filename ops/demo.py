@@ -321,7 +321,7 @@ def run(settings: FlowSettings, days: int) -> int:
         rendering.say(f"See it in Dagster: make ui, then http://{ui.HOST}:{ui.DEFAULT_PORT}/runs/{result.run_id}")
         return 1
     steps(clock, result, batches)
-    with clock.phase("the states are asked"):
+    with clock.phase("asking the states"):
         findings(settings)
     with clock.phase("comparing the event flows with pandas"):
         agreed = event_findings(settings, days)
