@@ -161,6 +161,7 @@ def test_a_flow_gets_its_first_windows(spark: SparkSession, tmp_path: Path) -> N
     assert rows(lake)[3:] == [(10, 1), (14, 2), (19, 3)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("on_the_way", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_into_another_table_they_go_on(on_the_way: bool, spark: SparkSession, tmp_path: Path) -> None:
@@ -431,7 +432,7 @@ def test_what_waits_without_a_field_goes_into_quarantine(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("former", ["windows", "none"])
+@pytest.mark.parametrize("former", [pytest.param("windows", marks=pytest.mark.exhaustive), "none"])
 def test_what_does_not_belong_together_is_refused_before_windows_change(
     former: str, spark: SparkSession, tmp_path: Path
 ) -> None:

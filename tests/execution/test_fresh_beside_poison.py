@@ -59,7 +59,7 @@ def test_rows_of_a_batch_that_was_left_out_outlive_the_batches_of_the_next_life(
     assert shop.refused == kept + [("batch", "poison", 9)] * fails
 
 
-@pytest.mark.parametrize("part", ["", "spark"])
+@pytest.mark.parametrize("part", ["", pytest.param("spark", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("skipped", [False, True])
 def test_where_nothing_was_committed_rows_whose_file_is_gone_stay(shop: Shop, part: str, skipped: bool) -> None:
     """The source is read again: those whose file is there leave quarantine."""
@@ -85,7 +85,7 @@ def leave_out_all(shop: Shop) -> None:
     shop.runtime.catch_up(refusing(shop, 3))
 
 
-@pytest.mark.parametrize("part", ["", "spark"])
+@pytest.mark.parametrize("part", ["", pytest.param("spark", marks=pytest.mark.exhaustive)])
 def test_states_that_hold_rows_of_a_replay_alone_are_held(shop: Shop, part: str) -> None:
     """The source still has them: read again without a word, each would count twice."""
     shop.put(("a", 7, "d1"))

@@ -62,7 +62,9 @@ def arrive_early(shop: Shop, n: int) -> None:
     os.utime(shop.folder / "1.json", (1_000_009, 1_000_009))
 
 
-@pytest.mark.parametrize("skipped", ["before", "behind", "drained", "torn"])
+@pytest.mark.parametrize(
+    "skipped", ["torn", *(pytest.param(at, marks=pytest.mark.exhaustive) for at in ("before", "behind", "drained"))]
+)
 def test_a_skip_goes_with_the_plan_of_its_batch(shop: Shop, skipped: str) -> None:
     if skipped != "behind":
         shop.runtime.skip(refusing(shop, 3), 1)
@@ -84,7 +86,7 @@ def test_a_skip_goes_with_the_plan_of_its_batch(shop: Shop, skipped: str) -> Non
     assert (shop.rows, shop.refused) == (ALL + Counter({("a", 3): 1}), [])
 
 
-@pytest.mark.parametrize("fails_again", [False, True])
+@pytest.mark.parametrize("fails_again", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_rows_of_a_poison_batch_whose_file_goes_before_it_comes_through_stay(
     spark: SparkSession, tmp_path: Path, fails_again: bool
 ) -> None:
@@ -121,7 +123,7 @@ def test_a_poison_batch_whose_plan_is_gone_is_tried_by_the_first_start(shop: Sho
     assert (shop.rows, shop.refused) == (ALL, [])
 
 
-@pytest.mark.parametrize("skipped", [False, True])
+@pytest.mark.parametrize("skipped", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_batch_before_it_whose_mark_is_gone_too_is_no_hindrance(shop: Shop, skipped: bool, torn: bool) -> None:
     """It was closed, and comes again."""
@@ -182,7 +184,7 @@ def test_a_mark_whose_plan_is_gone_is_named(shop: Shop) -> None:
     assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1})
 
 
-@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("cleaned", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop, cleaned: bool) -> None:
     """Nor where a compaction has cleaned the commit by which its rows came to quarantine from the log."""
     shop.runtime.skip(refusing(shop, 3), 1)
@@ -203,7 +205,7 @@ def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop, clean
     shop.runtime.catch_up(refusing(shop, 9))
 
 
-@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("twice", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_batch_that_a_replay_has_refused_again_is_not_planned_again(shop: Shop, twice: bool) -> None:
     """What a gate refuses of it is a row of that gate in quarantine, and of a state before it; from there it may go on."""
     shop.runtime.skip(refusing(shop, 3), 1)
@@ -219,7 +221,7 @@ def test_a_batch_that_a_replay_has_refused_again_is_not_planned_again(shop: Shop
     assert (shop.rows, shop.refused) == held
 
 
-@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_rows_whose_file_is_gone_with_the_plan_stay_in_quarantine(shop: Shop, recorded: bool) -> None:
     """No batch brings them any more; where their file comes back, one does, so that no replay takes them."""
     shop.runtime.skip(refusing(shop, 3), 1)

@@ -320,7 +320,14 @@ def cut_off(spark: SparkSession, lake: Lake, topology: TridentTopology, moment: 
         Runtime(spark, lake, listeners=[stop]).catch_up(topology)
 
 
-@pytest.mark.parametrize("between", [("committed", "quarantine"), ("committing", "quarantine"), ("committed", OPAQUE)])
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(("committed", "quarantine"), marks=pytest.mark.exhaustive),
+        ("committing", "quarantine"),
+        pytest.param(("committed", OPAQUE), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_quarantine_has_what_the_last_life_of_an_opaque_batch_refused(
     spark: SparkSession, tmp_path: Path, between: tuple[str, str]
 ) -> None:

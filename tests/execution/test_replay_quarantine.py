@@ -415,6 +415,7 @@ def test_a_slice_whose_quarantine_was_replaced_and_its_states_were_not(shop: Sho
     assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
 
 
+@pytest.mark.exhaustive
 def test_a_slice_that_was_replaced_by_a_clock_ahead_counts_once_behind_a_backfill_that_was_cut_off(shop: Shop) -> None:
     """The states seemed to be replaced by the backfill that had committed quarantine alone: their row was landed once more."""
     shop.put(("a", 7, "d1"), ("a", 1, "d1"))
@@ -454,7 +455,13 @@ def in_waves(shop: Shop, most: int, slice_by: str = "day") -> TridentTopology:
     ("refused", "former", "stays"),
     [
         pytest.param(("a", 7, "d1"), (3, "day"), ("high", "most", 7), id="by a gate"),
-        pytest.param(("a", 7, None), (9, "day"), ("source", "no_slice", 7), id="for want of a slice"),
+        pytest.param(
+            ("a", 7, None),
+            (9, "day"),
+            ("source", "no_slice", 7),
+            id="for want of a slice",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_row_that_a_backfill_counts_in_its_first_wave_alone_counts_once(
@@ -524,6 +531,7 @@ def test_a_slice_that_a_gate_refuses_keeps_its_quarantine(shop: Shop) -> None:
     assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1, ("a", 8): 1}))
 
 
+@pytest.mark.exhaustive
 def test_a_reset_that_is_killed_leaves_no_row_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.put(("a", 7, "d1"), ("a", 1, "d1"))
     shop.runtime.catch_up(failing(shop, 3, fails=0))
@@ -623,7 +631,7 @@ def test_a_poison_batch_is_replayed_when_it_was_left_out(poisoned: Shop) -> None
     assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1, ("a", 7): 1, ("b", 2): 1})
 
 
-@pytest.mark.parametrize("passed", [False, True])
+@pytest.mark.parametrize("passed", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_what_a_backfill_counts_of_a_poison_batch_only_leaves_quarantine(poisoned: Shop, passed: bool) -> None:
     shop = poisoned
     shop.runtime.skip(refusing(shop, 3), 1)
@@ -699,6 +707,7 @@ def test_a_skipped_batch_that_was_not_kept_comes_to_quarantine_and_once_replayed
     assert shop.rows == rows
 
 
+@pytest.mark.exhaustive
 def test_a_replay_is_there_when_the_power_takes_its_last_traces(shop: Shop) -> None:
     """Spark's mark of the last batch, which opaque states take again, and quarantine's commit."""
 
@@ -768,6 +777,7 @@ def test_a_table_that_is_taken_back_behind_a_replay_is_refused(shop: Shop, table
     shop.runtime.catch_up(shop.flow(3))
 
 
+@pytest.mark.exhaustive
 def test_older_copies_from_before_a_replay_and_a_backfill(shop: Shop) -> None:
     """Of a state: refused, for its rows would be nowhere. Quarantine's rows are back then, and go again."""
     state, quarantine = on_disk(shop.lake.state_path("rows")), on_disk(shop.lake.quarantine_path("shop"))
@@ -802,6 +812,7 @@ def test_older_copies_from_before_a_replay_and_a_backfill(shop: Shop) -> None:
         shop.runtime.catch_up(shop.flow(3))
 
 
+@pytest.mark.exhaustive
 def test_a_quarantine_that_is_taken_back_behind_a_poison_batch_is_refused(shop: Shop) -> None:
     shop.put(("a", 1, "d1"), raw=["{"])
     shop.runtime.catch_up(refusing(shop, 3))

@@ -66,6 +66,7 @@ def test_a_skipped_batch_is_left_out_before_windows_on_channels_change(spark: Sp
     assert quarantined(lake, "changed") == [(txid, 12), (txid, 13)]
 
 
+@pytest.mark.exhaustive
 def test_a_poison_batch_that_comes_again_under_another_txid_leaves_quarantine(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_poison_batch_that_comes_again_under_another_txid_leaves_quarantine(
     assert (2, 13) not in quarantined(lake, "changed")
 
 
+@pytest.mark.exhaustive
 def test_what_was_kept_from_the_windows_comes_into_none_that_begin(spark: SparkSession, tmp_path: Path) -> None:
     """Beyond the watermark events come again, for they wait in the windows: those of a batch that was left out do not."""
     lake, mended = Lake(tmp_path / "lake"), tmp_path / "never"

@@ -91,7 +91,12 @@ WAITED = [(1, "poison", "b", 5), (1, "waiting", "a", 1), (1, "waiting", "a", MOS
 
 
 @pytest.mark.parametrize(
-    "flow", [aligned(), behind_a_window, between_windows], ids=["aligned", "behind a window", "between two windows"]
+    "flow",
+    [
+        pytest.param(aligned(), id="aligned", marks=pytest.mark.exhaustive),
+        pytest.param(behind_a_window, id="behind a window", marks=pytest.mark.exhaustive),
+        pytest.param(between_windows, id="between two windows"),
+    ],
 )
 def test_the_flow_goes_on_behind_the_skip(spark: SparkSession, tmp_path: Path, flow: Callable[[int], Flow]) -> None:
     lake = Lake(tmp_path)
@@ -105,7 +110,10 @@ def test_the_flow_goes_on_behind_the_skip(spark: SparkSession, tmp_path: Path, f
     assert quarantined(lake) == WAITED
 
 
-@pytest.mark.parametrize("cut", ["before quarantine", "before the mark", "behind it"])
+@pytest.mark.parametrize(
+    "cut",
+    ["before the mark", *(pytest.param(at, marks=pytest.mark.exhaustive) for at in ("before quarantine", "behind it"))],
+)
 def test_cut_off_in_the_skip_it_is_done_once_more(
     spark: SparkSession, tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +241,13 @@ def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSess
     ]
 
 
-@pytest.mark.parametrize("otherwise", [False, True], ids=["by what waits", "by something else behind that"])
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        pytest.param(False, id="by what waits", marks=pytest.mark.exhaustive),
+        pytest.param(True, id="by something else behind that"),
+    ],
+)
 def test_an_attempt_in_which_the_process_dies_takes_no_blame_away(
     spark: SparkSession, tmp_path: Path, otherwise: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +326,13 @@ def test_a_batch_that_is_planned_again_takes_what_was_left_out_with_it(spark: Sp
     assert quarantined(lake) == []
 
 
-@pytest.mark.parametrize("is_kept", [True, False], ids=["its record is kept", "its record is lost"])
+@pytest.mark.parametrize(
+    "is_kept",
+    [
+        pytest.param(True, id="its record is kept", marks=pytest.mark.exhaustive),
+        pytest.param(False, id="its record is lost"),
+    ],
+)
 def test_changed_windows_get_what_waits_where_its_batch_is_planned_again(
     spark: SparkSession, tmp_path: Path, is_kept: bool
 ) -> None:
@@ -357,7 +377,7 @@ def unmarked(lake: Lake) -> None:
     ("older", "by_way_of"),
     [
         ("the checkpoint", "windows"),
-        ("its attempts", "windows"),
+        pytest.param("its attempts", "windows", marks=pytest.mark.exhaustive),
         ("its attempts", "none"),
         pytest.param("no attempts", "windows", marks=pytest.mark.exhaustive),
         pytest.param("no attempts", "none", marks=pytest.mark.exhaustive),
@@ -425,7 +445,10 @@ def test_a_changed_definition_does_not_get_what_was_left_out(spark: SparkSession
     assert quarantined(lake) == WAITED
 
 
-@pytest.mark.parametrize("others", [(), (300,)], ids=["at once", "behind a third one"])
+@pytest.mark.parametrize(
+    "others",
+    [pytest.param((), id="at once", marks=pytest.mark.exhaustive), pytest.param((300,), id="behind a third one")],
+)
 def test_a_definition_that_comes_back_does_not_get_what_another_has_left_out(
     spark: SparkSession, tmp_path: Path, others: tuple[int, ...]
 ) -> None:

@@ -28,7 +28,7 @@ from tests.tiers import EXHAUSTIVE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SOME_LAYOUTS = [LOG, MAP, pytest.param(ROWS, marks=EXHAUSTIVE)]
+SOME_LAYOUTS = [LOG, *(pytest.param(layout, marks=EXHAUSTIVE) for layout in (MAP, ROWS))]
 KINDS = (TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL)
 NAMES = [name for name, _ in QUARANTINE_COLUMNS]
 

@@ -81,6 +81,7 @@ def test_fixed_batches(reaching: SparkSession, place: Location) -> None:
         Runtime(reaching, lake).catch_up(flow_over(FixedBatches("n bigint", [[(1,)], *batches[1:]])))
 
 
+@pytest.mark.exhaustive
 def test_an_object_of_an_odd_name_is_one_refused_record(
     reaching: SparkSession, place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
