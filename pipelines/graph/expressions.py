@@ -199,7 +199,9 @@ def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
 def _parsed(operation: str, text: str) -> exp.Expr:
     dialect = _RowDialect()
     try:
-        tokens = list(_with_values(text, dialect.tokenize(text)))
+        found = dialect.tokenize(text)
+        _check_between(text, found)
+        tokens = list(_with_values(text, found))
         trees = dialect.parser().parse(tokens, text)
     except sqlglot.errors.SqlglotError as error:
         # The parser names its own classes; a reader knows the operator by its short name.
@@ -345,8 +347,23 @@ def _words(text: str, tokens: Iterable[Token]) -> Counter[str]:
 
 # --- texts ----------------------------------------------------------------------------------------------------------
 
+_BETWEEN = re.compile(r"(?:\s|--[^\r\n]*+(?!(?<=\\)\n)|/\*(?:(?!\*/|/\*).)*+\*/)*+", re.DOTALL)
+"""Space, and comments that end where Spark ends them: a line that ends in a backslash goes on, and a comment may hold others."""
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[01][0-7]{2}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+def _check_between(text: str, tokens: Iterable[Token]) -> None:
+    """Check that Spark, too, takes what stands around the tokens for comments: it may end one elsewhere than the parser."""
+    end = 0
+    for token in tokens:
+        if not _BETWEEN.fullmatch(text, end, max(end, token.start)):
+            break
+        end = max(end, token.end + 1)
+    else:
+        if _BETWEEN.fullmatch(text, end):
+            return
+    raise _DoubtError("a comment that Spark may end elsewhere")
 
 
 def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:

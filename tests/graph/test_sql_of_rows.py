@@ -158,6 +158,39 @@ def test_what_spark_reads_in_another_way_is_refused(text: str) -> None:
         spark_sql("filter", text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        # To Spark the comment goes on in the next line: `a > 1`.
+        "a > 1 -- only big \\\nAND b",
+        "a > 1 --\\\nAND b",
+        "a > 1 -- two \\\\\nAND b",
+        "a = '--' -- '\\\n or b = ''",
+        # To Spark a hint within a comment begins none: `n > 1 and b`.
+        "n > 1 /* /*+ */ and b -- */",
+        "n > 1 {# c #}",
+    ],
+)
+def test_a_comment_that_spark_ends_elsewhere_is_refused(text: str) -> None:
+    with pytest.raises(FunctionError, match=r"without doubt.* a comment that Spark may end elsewhere"):
+        fields_of_sql("filter", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a > 1 -- x \\ \nAND b -- y", "`a` > 1 AND `b`"),
+        ("a > 1 -- x \\\r\nAND b", "`a` > 1 AND `b`"),
+        ("a > 1 /* -- \\\n **/ AND b /**/ -- /*", "`a` > 1 AND `b`"),
+        ("-- /* \na = 1.5BD /*/ x */ -- it's \\", "`a` = 1.5BD"),
+        ("a = '-- \\\n'", "`a` = '-- \n'"),
+        ("`--\\\nx` = R'--\\'\n", "`--\\\nx` = '--' R'\\'"),
+    ],
+)
+def test_other_comments_and_what_looks_like_one_are_read(text: str, said: str) -> None:
+    assert spark_sql("filter", text) == said
+
+
 def test_units_of_time_and_variables_are_no_fields() -> None:
     found = fields_of_sql("filter", "timestampadd(HOUR, n, at) > b and exists(xs, x -> x = c)")
     assert set(found) == {"n", "at", "b", "xs", "c"}

@@ -316,8 +316,7 @@ def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> Non
         "(`st`.`a b` == '$' '{env:HOME} it''s ' R'\\' OR `a.b` NOT IN (1, -2.5, -2.50BD, 'x')"
         " OR (`y` IS NOT NULL AND (`x` > 0 OR `x` < -1)) OR ```n`` or ``m` IS NULL)"
     )
-    # To Spark the comment ends after `/*+ */`, and the call is one.
-    assert condition_sql("y > 0 /* /*+ */ and java_method('java.lang.System', 'getenv', 'X') -- */") == "(`y` > 0)"
+    assert condition_sql("y > 0 /* and java_method('java.lang.System', 'getenv', 'X') */ -- x") == "(`y` > 0)"
 
 
 @pytest.mark.parametrize(
@@ -331,6 +330,8 @@ def test_great_expectations_gets_conditions_as_sql_that_is_written_here() -> Non
         {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("1e999999999")},
         {"type": "comparison", "column": {"name": "x"}, "operator": ">", "parameter": Decimal("1e-999999999")},
         {"column": {"name": "x"}, "operator": ">", "parameter": 1},
+        # To Spark the comment ends after `/*+ */`, and the call is one.
+        "y > 0 /* /*+ */ and java_method('java.lang.System', 'getenv', 'X') -- */",
     ],
 )
 def test_what_cannot_be_written_as_sql_is_refused(condition: Any) -> None:

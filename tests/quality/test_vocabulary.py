@@ -49,7 +49,7 @@ def test_the_table_is_what_great_expectations_has() -> None:
 @pytest.mark.parametrize(
     ("condition", "sql"),
     [
-        ("y > 0 /* /*+ */ and java_method('java.lang.System', 'getenv', 'HOME') like x -- */", "(`y` > 0)"),
+        ("y > 0 /* and java_method('java.lang.System', 'getenv', 'HOME') like x */ -- x", "(`y` > 0)"),
         ("x like '${env:HOME}'", "(`x` LIKE '$' '{env:HOME}')"),
         ('col("x") == "${env:HOME}"', "`x` == '$' '{env:HOME}'"),
         ({"type": "nullity", "column": {"name": "st.x"}, "is_null": False}, "`st`.`x` IS NOT NULL"),
