@@ -369,9 +369,10 @@ def _check_between(text: str, tokens: Iterable[Token]) -> None:
 def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
     """Return the tokens without comments, and each text as one token whose value is what Spark reads.
 
-    To Spark texts side by side are one; with nothing in between, two quotes are one quote.
+    To Spark texts side by side are one; with nothing in between, two quotes are one quote, unless one is of a raw text.
     """
     last: Token | None = None
+    was_raw = False
     for token in _with_suffixes(text, tokens):
         token.comments = []
         raw = token.token_type == TokenType.RAW_STRING
@@ -384,7 +385,7 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
         written = text[token.start : token.end + 1]
         value = written[2:-1] if raw else _ESCAPE.sub(_meant, written[1:-1])
         if last is not None:
-            doubled = not raw and token.start == last.end + 1 and text[last.end] == written[0]
+            doubled = not raw and not was_raw and token.start == last.end + 1 and text[last.end] == written[0]
             last = Token(
                 TokenType.STRING,
                 last.text + (written[0] if doubled else "") + value,
@@ -396,6 +397,7 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
             )
         else:
             last = Token(TokenType.STRING, value, token.line, token.col, token.start, token.end, [])
+        was_raw = raw
     if last is not None:
         yield last
 

@@ -81,6 +81,9 @@ def test_no_way_of_writing_reaches_what_is_not_on_the_list(text: str) -> None:
         (r"a rlike '\\d+'", r"`a` RLIKE R'\' 'd+'"),
         (r"a rlike R'\d+'", r"`a` RLIKE R'\' 'd+'"),
         ("a = 'it''s' or a = 'x' 'y'", "`a` = 'it''s' OR `a` = 'xy'"),
+        # A raw text has no doubled quote, the text behind it may have one.
+        ("a = R'it''s' or a = r\"x\"\"y\"", "`a` = 'its' OR `a` = 'xy'"),
+        ("a = R'a''b''c' or a = 'a''b'R'c''d'", "`a` = 'ab''c' OR `a` = 'a''bcd'"),
         (r"a = '\u0041\101\%'", r"`a` = 'AA' R'\' '%'"),
         ("a = '${env:HOME}'", "`a` = '$' '{env:HOME}'"),
         ("(a is not null) = b", "(NOT `a` IS NULL) = `b`"),
@@ -276,6 +279,7 @@ extract(YEAR FROM at) = year(at) and dateadd(DAY, 1, at) > at
 a = 'x\dy\'z\n\\q'
 a like 'x\_%' or a rlike '^\\w+$'
 a = 'it''s' or a = "it's" or a = 'x' 'y'
+concat(R'it''s', r"x""y", R'a''b''c', 'a''b'R'c''d', R'a'"b")
 R'\d' || a
 1.5BD + n
 concat(+'05', 'x')
