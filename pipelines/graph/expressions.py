@@ -375,6 +375,8 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
     was_raw = False
     for token in _with_suffixes(text, tokens):
         token.comments = []
+        if token.token_type == TokenType.HEX_STRING and text[token.start] == "0":
+            raise _DoubtError(f"{text[token.start : token.end + 1][:60]}, which is a name to Spark")
         raw = token.token_type == TokenType.RAW_STRING
         if not raw and token.token_type != TokenType.STRING:
             if last is not None:

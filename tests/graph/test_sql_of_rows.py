@@ -154,6 +154,10 @@ def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> No
         "cast(a as int format 'x')",
         "n := 1",
         "(table t)",
+        # Names to Spark.
+        "n = 0x1F",
+        "n = 0X1f.k",
+        "-0x1F = n",
     ],
 )
 def test_what_spark_reads_in_another_way_is_refused(text: str) -> None:
@@ -192,6 +196,10 @@ def test_a_comment_that_spark_ends_elsewhere_is_refused(text: str) -> None:
 )
 def test_other_comments_and_what_looks_like_one_are_read(text: str, said: str) -> None:
     assert spark_sql("filter", text) == said
+
+
+def test_a_name_may_begin_with_a_digit_and_bytes_with_x() -> None:
+    assert set(fields_of_sql("filter", "`0x1F` = X'1F' or 0b01 = x'' or 0xfg = 1")) == {"0x1F", "0b01", "0xfg"}
 
 
 def test_units_of_time_and_variables_are_no_fields() -> None:
