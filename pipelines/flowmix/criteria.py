@@ -40,6 +40,11 @@ class Criteria(ABC):
     def fields(self) -> tuple[str, ...]:
         """Return the fields that it reads, as far as it says them."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the SQL texts that it holds."""
+        return ()
+
     @abstractmethod
     def matches(self, event: Event) -> bool:
         """Return whether the event passes."""
@@ -155,6 +160,10 @@ class Combined(Criteria):
         return tuple(dict.fromkeys(name for part in self.parts for name in part.fields))
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(text for part in self.parts for text in part.texts)
+
+    @property
     def plain(self) -> bool:  # type: ignore[override]
         return all(part.plain for part in self.parts)
 
@@ -201,6 +210,10 @@ class OfSpark(Criteria):
     @property
     def fields(self) -> tuple[str, ...]:
         return self.named
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.given,) if isinstance(self.given, str) else ()
 
     def matches(self, event: Event) -> bool:
         raise FunctionError(f"criteria {self}", "it is evaluated by Spark: use column(types)")

@@ -201,7 +201,7 @@ class Flow:
         for argument, text in given.items():
             if text is not None:
                 where = f'flow "{self.name}", stream "{stream}", at {self._here()}: {argument}'
-                require(where, fields_of_sql(argument, text), tuple(fields))
+                require(where, fields_of_sql(argument, text, fields), tuple(fields))
 
     def _check_time(self, stream: StreamDefinition) -> None:
         """Refuse a column that can be no time: the first event would end the batch, in Spark's words."""

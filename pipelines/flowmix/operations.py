@@ -34,6 +34,11 @@ class Operation:
         return ()
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the SQL texts over the stream's fields that it holds."""
+        return ()
+
+    @property
     def routes(self) -> tuple[str, ...]:
         """Return the streams that it sends to, by their place (the path's number); one may be there twice."""
         return ()
@@ -71,6 +76,10 @@ class Filter(Operation):
     def named(self) -> tuple[str, ...]:
         return self.criteria.fields
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.criteria.texts
+
 
 @dataclass(frozen=True, kw_only=True)
 class Each(Operation):
@@ -106,6 +115,10 @@ class Compute(Operation):
     @property
     def named(self) -> tuple[str, ...]:
         return self.reads
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(text for _, _, text in self.outputs)
 
     @property
     def schema(self) -> dict[str, str]:
@@ -151,8 +164,15 @@ class Split(Operation):
 
     @property
     def named(self) -> tuple[str, ...]:
-        given = [criteria for _, criteria in self.paths] + ([self.default] if self.default else [])
-        return tuple(dict.fromkeys(name for criteria in given for name in criteria.fields))
+        return tuple(dict.fromkeys(name for criteria in self._given for name in criteria.fields))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(text for criteria in self._given for text in criteria.texts)
+
+    @property
+    def _given(self) -> list[Criteria]:
+        return [criteria for _, criteria in self.paths] + ([self.default] if self.default else [])
 
     @property
     def routes(self) -> tuple[str, ...]:
@@ -203,6 +223,10 @@ class GateOn(Operation):
     @property
     def named(self) -> tuple[str, ...]:
         return tuple(self.gate.fields)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self.gate.texts)
 
 
 EXITS = (To, Split, Persist, Output)

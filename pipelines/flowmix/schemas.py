@@ -10,6 +10,7 @@ from pipelines.ddl import ENGINE_COLUMNS, MOST_DIGITS
 from pipelines.errors import AggregationError, FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Compute, Each, GateOn, Operation, Select, Stateful
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.types import digits_of, nullable, same_type
 from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
@@ -53,9 +54,11 @@ def by_stream(ways: Iterable[Way]) -> dict[str, Schema | None]:
 
 
 def require_fields(where: str, operation: Operation, schema: Schema | None) -> None:
-    """Check that every field that an operation names is there; an open stream (None) may have any."""
+    """Check that every field that an operation names is there, and no other is meant; an open stream (None) may have any."""
     if schema is None:
         return
+    for text in operation.texts:
+        fields_of_sql(f"{where}: {operation.label.split()[0]}", text, schema)
     for name in operation.named:
         # Checks alone look into structs; SQL names the struct.
         struct = name.split(".")[0].strip("`")

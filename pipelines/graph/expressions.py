@@ -52,6 +52,8 @@ _PARTS = frozenset(
         *(exp.CurrentTimestamp, exp.Anonymous, exp.Alias, exp.Collate),
     }
 )
+_CLOCKS = (exp.CurrentDate, exp.CurrentTimestamp)
+"""What is called without brackets: to Spark the words are fields where there are such."""
 _LIKE = (exp.Like, exp.ILike)
 _SHIFTS = (exp.BitwiseLeftShift, exp.BitwiseRightShift)
 _NULL_SAFE = (exp.NullSafeEQ, exp.NullSafeNEQ)
@@ -132,6 +134,10 @@ class _RowGenerator(Spark.Generator):  # type: ignore[misc, valid-type]
     def literal_sql(self, expression: exp.Literal) -> str:
         return SPARK.text(expression.name) if expression.is_string else expression.name
 
+    # A bare `CURRENT_DATE` is a field to Spark where the frame has one of the name.
+    def currentdate_sql(self, expression: exp.CurrentDate) -> str:
+        return f"{expression.sql_name()}()"
+
     def not_sql(self, expression: exp.Not) -> str:
         said = super().not_sql(expression)
         # `a IS NOT NULL = b` is a NOT within an operator: without brackets it would be the operator within NOT.
@@ -146,9 +152,22 @@ class _RowDialect(Spark):
     Generator = _RowGenerator
 
 
-def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
-    """Return the columns that a Spark SQL expression reads, in order of appearance."""
-    return distinct(column.parts[0].name for column in _read(operation, text)[0].find_all(exp.Column))
+def fields_of_sql(operation: str, text: str, among: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the columns that a Spark SQL expression reads, in order of appearance.
+
+    Args:
+        operation: the name of what takes the text, for errors.
+        text: the expression.
+        among: the fields that there are, as far as they are known; the word `current_date` is refused where it is one of them.
+    """
+    tree = _read(operation, text)[0]
+    taken = {name.lower() for name in among}
+    for clock in tree.find_all(*_CLOCKS):
+        if (word := clock.sql_name().lower()) in taken:
+            hint = f"write `{word}` in backticks for the field, {word}() for the clock"
+            problem = f"cannot be read without doubt: {text!r} has {word}, which is a field, too"
+            raise FunctionError(operation, problem, hint=hint)
+    return distinct(column.parts[0].name for column in tree.find_all(exp.Column))
 
 
 def spark_sql(operation: str, text: str) -> str:
@@ -257,6 +276,10 @@ def _doubt(node: exp.Expr) -> str | None:
     # The parser takes `1e3.k` and `1e3+1e0` for names.
     if isinstance(node, exp.Identifier) and not node.quoted and not re.fullmatch(r"\w+", node.name):
         return f"{node.name[:60]}, which is no name without backticks"
+    if isinstance(node, exp.Lambda) and {one.name.upper() for one in node.expressions} & {
+        one.sql_name() for one in _CLOCKS
+    }:
+        return "a variable with the name of a clock"
     parent = node.parent
     if isinstance(node, exp.Interval) and node.this is not None and not _is_whole(node):
         return "an interval of what is no number with a unit"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from functools import reduce
@@ -98,17 +98,29 @@ def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
 
 def condition_fields(condition: Any) -> tuple[str, ...]:
     """Return the columns that a condition names."""
+    names: list[str] = []
+    for leaf in _leaves(parse_condition(condition)):
+        text = _text(leaf)
+        names += [_name(leaf)] if text is None else fields_of_sql("row_condition", text)
+    return tuple(names)
 
-    def walk(node: Mapping[str, Any]) -> list[str]:
-        kind = _kind(node)
-        if kind in ("and", "or"):
-            return [name for child in _children(node) for name in walk(child)]
-        if kind == "pass_through":
-            return list(fields_of_sql("row_condition", str(node.get("pass_through_filter"))))
-        return [_name(node)]
 
-    parsed = parse_condition(condition)
-    return () if parsed is None else tuple(walk(parsed))
+def condition_texts(condition: Any) -> tuple[str, ...]:
+    """Return the SQL texts in a condition."""
+    return tuple(text for leaf in _leaves(parse_condition(condition)) if (text := _text(leaf)) is not None)
+
+
+def _leaves(node: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    if node is not None and _kind(node) in ("and", "or"):
+        for child in _children(node):
+            yield from _leaves(child)
+    elif node is not None:
+        yield node
+
+
+def _text(leaf: Mapping[str, Any]) -> str | None:
+    """Return the SQL text that a part of a condition is; None: it is another kind of part."""
+    return str(leaf.get("pass_through_filter")) if _kind(leaf) == "pass_through" else None
 
 
 def _kind(node: Mapping[str, Any]) -> str:

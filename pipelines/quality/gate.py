@@ -15,8 +15,9 @@ from typing import Any, Literal, get_args
 from urllib.parse import urldefrag, urljoin
 
 from pipelines.errors import FieldError, FunctionError, nearest
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name
-from pipelines.quality.conditions import condition_fields
+from pipelines.quality.conditions import condition_fields, condition_texts
 from pipelines.quality.vocabulary import DESCRIPTIVE, EXPECTATIONS, UNSUPPORTED, ExpectationType, full_name
 from pipelines.state.quarantine import BATCH, SOURCE
 
@@ -310,6 +311,11 @@ class Gate:
         return tuple(dict.fromkeys(name for check in self.checks for name in check.fields))
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the SQL texts of its checks' conditions."""
+        return tuple(text for check in self.checks for text in condition_texts(check.kwargs.get("row_condition")))
+
+    @property
     def decides(self) -> tuple[str, ...]:
         """Return what decides which rows leave the stream here, in words that are the same in each process; no names."""
         return tuple(
@@ -331,7 +337,10 @@ class Gate:
 
         Raises:
             FieldError: the first column that is missing.
+            FunctionError: a condition has a word that Spark takes for one of them, and the check does not.
         """
+        for text in self.texts:
+            fields_of_sql(f"gate {self.name}", text, fields)
         for name in self.fields:
             if not is_within(name, fields):
                 raise FieldError(f"gate {self.name}", name, fields)

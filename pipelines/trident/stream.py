@@ -169,7 +169,7 @@ class Stream(Partitioning, Persisting):
         predicate = as_predicate("filter", args[-1])
         inputs = require("filter", args[0], self.output_fields) if len(args) == 2 else self.output_fields
         if isinstance(predicate, str):
-            inputs = require("filter", fields_of_sql("filter", predicate), inputs)
+            inputs = require("filter", fields_of_sql("filter", predicate, inputs), inputs)
         elif isinstance(predicate, ColumnFunction) and predicate.compares:
             known = known_types(self._topology.graph, self._node)
             check_meeting("filter", [[(name, known[name]) for name in inputs]])

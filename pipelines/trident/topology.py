@@ -64,7 +64,7 @@ class TridentTopology:
         if slice_by is not None:
             if not source.sliceable:
                 raise NotSliceableError(repr(source), f"new_stream {name} slice_by")
-            require(f"new_stream {name} slice_by", fields_of_sql("slice_by", slice_by), fields)
+            require(f"new_stream {name} slice_by", fields_of_sql("slice_by", slice_by, fields), fields)
         return self._spout(nodes.SpoutNode, name, fields, source=source, slice_by=slice_by)
 
     def new_query_stream(self, name: str, schema: str = "args string") -> Stream:

@@ -194,7 +194,8 @@ def windowed(
     kept = tuple(name for name in key if name != events.TASK)
     outputs = added("window", operation.outputs, kept)
     if timestamp is not None:
-        require("window timestamp", fields_of_sql("timestamp", timestamp), stream.output_fields)
+        there = stream.output_fields
+        require("window timestamp", fields_of_sql("timestamp", timestamp, there), there)
     channel = _free_name(stream._topology)
     inputs = distinct((*kept, *operation.inputs))
     entering = stream._add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,18 @@ from pyspark.errors import ParseException
 from sqlglot import exp
 
 from pipelines.errors import FunctionError
+from pipelines.flowmix import Flow, gt, or_
 from pipelines.graph.expressions import ROW_FUNCTIONS, fields_of_sql, keeps_values, spark_sql
+from pipelines.quality import drop
+from pipelines.sources import FixedBatches, JsonFiles
+from pipelines.trident import TridentTopology
 from tests.hostile_text import hostile_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipelines.flowmix.stream import FlowStream
+    from pipelines.trident.stream import Stream
 
 CALL = "reflect('java.lang.System', 'exit', '1')"
 # Two units of an interval are read as any token, which is printed without its quotes; the second text is what would be missed.
@@ -196,6 +203,55 @@ def test_a_comment_that_spark_ends_elsewhere_is_refused(text: str) -> None:
 )
 def test_other_comments_and_what_looks_like_one_are_read(text: str, said: str) -> None:
     assert spark_sql("filter", text) == said
+
+
+def test_a_bare_clock_is_no_field_and_refused_where_there_is_one() -> None:
+    text = "at > Current_Timestamp and d > current_date"
+    assert set(fields_of_sql("filter", text, ("at", "d"))) == {"at", "d"}
+    # Spark itself never takes it for a field.
+    assert spark_sql("filter", text) == "`at` > CURRENT_TIMESTAMP() AND `d` > CURRENT_DATE()"
+    for name in ("current_timestamp", "Current_Date"):
+        with pytest.raises(
+            FunctionError, match=rf"without doubt.* has {name.lower()}, which is a field, too"
+        ) as caught:
+            fields_of_sql("filter", text, ("at", "d", name))
+        assert f"`{name.lower()}` in backticks" in caught.value.hint
+    plain = "`current_date` > current_date() or s.current_date is null"
+    assert set(fields_of_sql("filter", plain, ("current_date", "s"))) == {"current_date", "s"}
+    with pytest.raises(FunctionError, match="without doubt"):
+        spark_sql("filter", "transform(xs, current_date -> current_date)")
+
+
+FIELDS = "id bigint, `current_date` string"
+BARE = "current_date > '2020-01-01'"
+
+
+def of_topology(define: Callable[[Stream], object]) -> Callable[[], object]:
+    return lambda: define(TridentTopology("t").new_stream("s", FixedBatches(FIELDS, [])))
+
+
+def of_flow(define: Callable[[FlowStream], object]) -> Callable[[], object]:
+    return lambda: define(Flow("f").stream("s", FIELDS))
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        of_topology(lambda s: s.filter(BARE)),
+        of_topology(lambda s: s.gate(drop("expect_column_values_to_not_be_null", column="id", row_condition=BARE))),
+        of_flow(lambda s: s.filter(BARE)),
+        of_flow(lambda s: s.filter(or_(BARE, gt("id", 1)))),
+        of_flow(lambda s: s.split(default=gt("id", 1), paths={"other": BARE})),
+        of_flow(lambda s: s.split(default=BARE, paths={})),
+        of_flow(lambda s: s.compute({"it boolean": BARE})),
+        of_flow(lambda s: s.gate(drop("expect_column_values_to_not_be_null", column="id", row_condition=BARE))),
+        lambda: Flow("f").stream("s", FIELDS, timestamp="current_date"),
+        lambda: TridentTopology("t").new_stream("s", JsonFiles("in", FIELDS), slice_by="current_date"),
+    ],
+)
+def test_a_definition_with_a_bare_clock_that_is_a_field_is_refused(define: Callable[[], object]) -> None:
+    with pytest.raises(FunctionError, match="has current_date, which is a field, too"):
+        define()
 
 
 def test_a_name_may_begin_with_a_digit_and_bytes_with_x() -> None:
@@ -407,12 +463,12 @@ def reading_as(spark: SparkSession, ansi: str) -> Iterator[None]:
         spark.conf.set(setting, before)
 
 
-# What is written anew in other words (`IS NOT NULL`, dates, intervals of two units, `+1`) is left out: its tree differs.
+# What is written anew in other words (`IS NOT NULL`, clocks, dates, intervals of two units, `+1`) is left out: its tree differs.
 VALUES = (
     """
 1;0;128;2147483648;1.5;0.0;1.;0e0;1e3;7L;127Y;2S;0D;1.5F;1.50BD;n;m;a;b;s.k;'5';null;true;at;xs[0];X'1F';a like 'x';n < m;a <=> n
 CAST(n AS tinyint);CAST('5' as string);try_cast(a as int);ABS(n);ARRAY(1, n);IF(b, 1, -1);case when b then 1 else -2 end
-interval 1 day;interval '1 2' day to hour;CURRENT_DATE;a is distinct from n
+interval 1 day;interval '1 2' day to hour;CURRENT_DATE();a is distinct from n
 """.strip()
     .replace("\n", ";")
     .split(";")
