@@ -73,6 +73,9 @@ class KilledFiles:
         self._files.remove(name)
         self._killer("removed", "", int(name.removeprefix(".").split("-")[0]))
 
+    def settle(self) -> None:
+        self._files.settle()
+
 
 if __name__ == "__main__":
     import json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from pyspark.errors import PySparkException
 from pipelines import aggregators as agg
 from pipelines.errors import NotTextError
 from pipelines.execution.checkpoint.belonging import Named, named_by
+from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
@@ -307,6 +309,27 @@ def test_a_disk_that_is_full_leaves_the_state_before(tmp_path: Path, monkeypatch
             own.run(1, 0, ref, [(table(rows_of(20, 30)), 29)])
     (results,), _ = own.run(1, 1, ref, [(table(rows_of(20, 30)), 29)])
     assert shown(results) == shown(files(tmp_path).run(1, 2, ref, [(table(rows_of(20, 30)), 29)])[0][0])
+
+
+def test_a_note_that_is_taken_back_is_off_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a loss of power it would come back, and the next batch of the same state would leave rows out."""
+    folder = tmp_path / "windows"
+    waiting = WaitingRows(StateFolder(folder))
+    waiting.release(3, Waiting("2-x", 19, 0, None))
+    synced: list[tuple[Path, list[Path]]] = []
+    fsync = os.fsync
+
+    def seen(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").readlink(), list(folder.iterdir())))
+        fsync(handle)
+
+    monkeypatch.setattr("os.fsync", seen)
+    waiting.release(3, None)
+    assert (folder.resolve(), []) in synced
+    assert WaitingRows(StateFolder(folder)).released_since(0) == []
+    synced.clear()
+    waiting.release(3, None)
+    assert not synced, "nothing is there to be taken back"
 
 
 def test_windows_that_end_again_are_ended_with_what_they_hold_now(tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ class _ToldFiles:
         self._files.remove(name)
         self._tell("removed", name, -1)
 
+    def settle(self) -> None:
+        self._files.settle()
+
 
 class Drawn:
     """A topology or flow of a seed in a lake of its own.

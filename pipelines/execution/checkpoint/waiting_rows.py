@@ -84,6 +84,9 @@ class WaitingRows:
         if released.get(txid) == waiting:
             return
         self._put(f"{_RELEASED}{txid}", waiting)
+        if waiting is None:
+            # The next batch may begin with the same state: a note that came back would take rows from it that nothing else has.
+            self._files.settle()
         released.pop(txid, None)
         if waiting is not None:
             released[txid] = waiting

@@ -144,6 +144,10 @@ class StateFiles(ABC):
         """Remove a file, if it is there."""
         (self._folder / name).unlink(missing_ok=True)
 
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait until what was removed outlives the machine as removed."""
+
 
 class StateFolder(StateFiles):
     """Files of state in a folder of this host."""
@@ -159,6 +163,9 @@ class StateFolder(StateFiles):
         put_whole(file, data)
         sync([file], self._folder.parent, self._known)
 
+    def settle(self) -> None:
+        sync([self._folder], self._folder.parent, self._known)
+
     def names(self) -> list[str]:
         return super().names() if self._folder.is_dir() else []
 
@@ -173,6 +180,9 @@ class StateObjects(StateFiles):
         # A file never changes: one that stood still must not put its own in the place of what a record names by now.
         if file.store.put_if_absent(file.key, data) is None and file.read_bytes() != data:
             raise FileExistsError(str(file))
+
+    def settle(self) -> None:
+        pass
 
 
 def state_files(checkpoint: Place) -> StateFiles:
