@@ -212,6 +212,32 @@ def test_a_look_goes_on_from_tick_to_tick(flights: FlowView, monkeypatch: pytest
     ended.set()
 
 
+def test_a_look_that_outlasts_a_tick_of_a_rare_schedule_asks_for_no_run(
+    flights: FlowView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is an hour old when it is taken, and the next look is under way by then."""
+    ended, hours = threading.Event(), [0.0]
+
+    def look(*_: Any) -> None:
+        ended.wait(60)
+        ended.clear()
+
+    monkeypatch.setattr("ops.schedules._news", look)
+    monkeypatch.setattr("ops.schedules.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("ops.schedules.time", SimpleNamespace(monotonic=lambda: 3600.0 * hours[0]))
+    schedule = catch_up_schedule([flights], catch_up_job([flights]), cron="0 * * * *")
+    said: list[type] = []
+    with dg.instance_for_test() as instance:
+        for _ in range(4):
+            with dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+                said.append(type(schedule(context)))
+            (thread,) = [one for one in threading.enumerate() if one.name == "news of flights"]
+            ended.set()
+            thread.join(60)
+            hours[0] += 1
+    assert said == [dg.RunRequest, dg.SkipReason, dg.SkipReason, dg.SkipReason]
+
+
 def test_a_name_that_is_no_text_ends_no_tick(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"a\xff.json")).write_text("{}")
     seen = arrived(tmp_path)
