@@ -137,15 +137,22 @@ class _Looks:
                 del self._under_way[view.name]
             if look.marks != _own(view, marks):
                 continue
-            try:
-                answers[view.name] = look.said.result()
-                self._seen[view.name] = look.begun
-            except (TrideltaError, OSError) as error:
-                unknown[view.name] = str(error) or "its source does not answer"
+            # Whatever it is, a user's source may raise it: the answers of others are taken, and not asked for again.
+            if (error := look.said.exception()) is not None:
+                unknown[view.name] = _why(error)
+                continue
+            answers[view.name] = look.said.result()
+            self._seen[view.name] = look.begun
         return answers, unknown
 
     def _is_old(self, name: str) -> bool:
         return time.monotonic() - self._seen.get(name, -math.inf) > ANSWER_SECONDS
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TrideltaError | OSError):
+        return str(error) or "its source does not answer"
+    return f"{type(error).__name__}: {error}"
 
 
 def _own(view: FlowView, marks: Mapping[str, str]) -> dict[str, str]:

@@ -811,7 +811,7 @@ def test_plots_of_a_table_that_came_back_from_a_copy_are_of_its_own_commits(
     view: FlowView, lake: Lake, foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_module, "DRAWING_SECONDS", 60.0)
-    drawn: list[list[float]] = []
+    drawn: list[Any] = []
     original = TablePlots._plots
 
     def plots(self: TablePlots, *given: Any) -> Any:

@@ -110,7 +110,12 @@ def test_a_flow_that_a_run_is_to_catch_up_with_is_not_asked_for_again(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "problem",
-    [StoreError("s3a://bucket", "it does not answer", hint="try again"), TimeoutError(110, "Connection timed out")],
+    [
+        StoreError("s3a://bucket", "it does not answer", hint="try again"),
+        TimeoutError(110, "Connection timed out"),
+        AttributeError("'NoneType' object has no attribute 'list'"),
+        SystemExit(3),
+    ],
 )
 def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
     flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
@@ -128,6 +133,18 @@ def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
         said = schedule(context)
         assert isinstance(said, dg.RunRequest)
         assert [tag for tag in said.tags if tag.startswith("news/")] == ["news/late_departures"]
+
+
+def test_an_odd_error_of_a_source_is_told_with_its_type(flights: FlowView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*_: Any) -> str:
+        raise AttributeError("no list")
+
+    monkeypatch.setattr("ops.schedules._news", told)
+    schedule = catch_up_schedule([flights], catch_up_job([flights]))
+    with dg.instance_for_test() as instance, dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+        said = schedule(context)
+    assert isinstance(said, dg.SkipReason)
+    assert said.skip_message == "flights: AttributeError: no list"
 
 
 @pytest.mark.slow
