@@ -288,10 +288,10 @@ class _Compaction:
     def _say_slices_again(self, writer: StateWriter, limit: retention.Bound) -> None:
         """Say when slices were made, where the log that says it would else stay, or be missed: it is all that knows it."""
         opened = self._opened(writer.table)
-        made = to_say_again(writer.table, limit.version)
-        if not made:
+        said = to_say_again(writer.table, limit.version)
+        if not said:
             return
-        record = self._record(writer.table).model_copy(update={"claims": None, "claims_of": None, "made": made})
+        record = self._record(writer.table).model_copy(update={"claims": None, "claims_of": None, **said})
         try:
             writer.say(opened, record)
         except CommitFailedError:
