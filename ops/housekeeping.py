@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,25 @@ if TYPE_CHECKING:
     import dagster as dg
     from pyspark.sql import SparkSession
 
+    from pipelines.catalog.flow import FlowSpec
     from pipelines.maintenance import HousekeepingItem, HousekeepingReport, Retention
     from pipelines.maintenance.housekeeping import RegistryWork
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.state.lake import Lake
     from pipelines.trident import TridentTopology
+
+
+@dataclass(frozen=True)
+class Night:
+    """The round of a job that has a step for each flow that Dagster could load.
+
+    Attributes:
+        spark: Gives a session for what else is compacted.
+        compacted: The flows that have a step.
+    """
+
+    spark: Callable[[], SparkSession]
+    compacted: Collection[str] = ()
 
 
 def run_round(
@@ -32,41 +46,50 @@ def run_round(
     *,
     dry_run: bool = False,
     compacts: bool = False,
-    spark: Callable[[], SparkSession] | None = None,
+    night: Night | None = None,
 ) -> HousekeepingReport:
     """Clean up a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
 
     Args:
         dry_run: Change nothing; count what would go.
         compacts: Also compact the tables of every flow.
-        spark: Gives a session for that. With it the tables of flows are compacted at least that are deployed here and that the
-            catalog does not have: of those that come from a file, and those whose module does not load. Others in the lake
-            are of another deployment, with retentions of its own, or were removed.
+        night: With it the tables of flows are compacted at least that are deployed here or that the catalog has, and that have
+            no step of their own: of those that come from a file, and those that do not load. Others in the lake are of another
+            deployment, with retentions of its own, or were removed.
     """
     from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import Flows, flows_in
     from pipelines.nimbus.settings import nimbus_home, registry_url
 
     url = registry_url(settings)
-    # A flow whose module cannot be loaded is compacted by its name.
     known = {spec.name: spec for spec in found()[0]}
-    at_all = compacts or spark is not None
+    at_all = compacts or night is not None
     deployed = deployed_flows(url) if at_all else {}
-    named = [name for name in (flows_in(lake) if at_all else ()) if compacts or name in deployed.keys() - known.keys()]
-    flows = [known[name].topology(settings) if name in known else _other(deployed.get(name), name) for name in named]
+    ours = (deployed.keys() | known.keys()).difference(night.compacted if night else ())
+    named = [name for name in (flows_in(lake) if at_all else ()) if compacts or name in ours]
+    built = {name: _built(known.get(name), deployed.get(name), name, settings) for name in named}
+    flows, home = Flows([flow for flow, _ in built.values()], night.spark if night else None), nimbus_home(settings)
     with _registry(url) as registry:
-        report = run_housekeeping(
-            lake,
-            registry,
-            kept,
-            nimbus_home=nimbus_home(settings),
-            flows=Flows(flows, spark),
-            dry_run=dry_run,
-        )
-    if kept.run_days is None:
-        return report
-    runs = _runs(settings.dagster, kept.run_days, dry_run)
-    return replace(report, things=(*report.things, *([runs] if runs else ())))
+        report = run_housekeeping(lake, registry, kept, nimbus_home=home, flows=flows, dry_run=dry_run)
+    things = [*report.things, *(fault for _, fault in built.values() if fault)]
+    runs = None if kept.run_days is None else _runs(settings.dagster, kept.run_days, dry_run)
+    return replace(report, things=(*things, *([runs] if runs else ())))
+
+
+def _built(
+    spec: FlowSpec | None, deployed: DeployedFlow | None, name: str, settings: FlowSettings
+) -> tuple[TridentTopology | str, HousekeepingItem | None]:
+    """Return a flow to compact: its name, where it cannot be built here; and the fault, where its author can mend that."""
+    from pipelines.maintenance import HousekeepingItem
+
+    if spec is None:
+        return _other(deployed, name), None
+    try:
+        return spec.topology(settings), None
+    except Exception as error:
+        # Compaction needs no more than the name; the rows of channels stay.
+        why = str(error) if isinstance(error, TrideltaError) else f"{type(error).__name__}: {error}"
+        return name, HousekeepingItem(f"flow {name}", "flows", 1, note=f"compacted by its name: {why}", failed=True)
 
 
 def _other(deployed: DeployedFlow | None, name: str) -> TridentTopology | str:

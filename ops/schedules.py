@@ -93,15 +93,18 @@ class _Looks:
         A store that refuses holds up its own flows alone.
         """
         marks = _marks(instance, views)
-        arrived, unknown = self._ended(views, marks)
-        rest = [view for view in views if view.name not in arrived]
+        answers, unknown = self._ended(views, marks)
+        rest = [view for view in views if not answers.get(view.name)]
         with self._lock:
             looks = [self._under_way.get(view.name) or self._begin(view, marks) for view in rest]
         # A look that has ended may have a TimeoutError of its own, from a mount or a store that gave up.
         wait([look.said for look in looks], LOOK_SECONDS)
-        now_arrived, now_unknown = self._ended(rest, marks)
-        late = [view.name for view in rest if view.name in self._under_way and self._is_old(view.name)]
-        return arrived | now_arrived, [f"{name}: {why}" for name, why in (unknown | now_unknown).items()], late
+        now_answers, now_unknown = self._ended(rest, marks)
+        # However long ago a look has begun that was answered in this tick, the next one is answered by the next tick.
+        silent = [view.name for view in rest if view.name in self._under_way and view.name not in answers]
+        late = [name for name in silent if self._is_old(name)]
+        arrived = {name: what for name, what in (answers | now_answers).items() if what}
+        return arrived, [f"{name}: {why}" for name, why in (unknown | now_unknown).items()], late
 
     def _begin(self, view: FlowView, marks: Mapping[str, str]) -> _Look:
         said: Future[str | None] = Future()
@@ -116,9 +119,15 @@ class _Looks:
         threading.Thread(target=look, name=f"news of {view.name}", daemon=True).start()
         return begun
 
-    def _ended(self, views: Sequence[FlowView], marks: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Take the answers of looks that have ended; not of one beside which a catch-up has come to its end."""
-        arrived: dict[str, str] = {}
+    def _ended(
+        self, views: Sequence[FlowView], marks: Mapping[str, str]
+    ) -> tuple[dict[str, str | None], dict[str, str]]:
+        """Take the answers of looks that have ended; not of one beside which a catch-up has come to its end.
+
+        Returns:
+            By flow what has arrived, None for nothing; and why nobody can say of others.
+        """
+        answers: dict[str, str | None] = {}
         unknown: dict[str, str] = {}
         for view in views:
             with self._lock:
@@ -128,16 +137,22 @@ class _Looks:
                 del self._under_way[view.name]
             if look.marks != _own(view, marks):
                 continue
-            try:
-                if what := look.said.result():
-                    arrived[view.name] = what
-                self._seen[view.name] = look.begun
-            except (TrideltaError, OSError) as error:
-                unknown[view.name] = str(error) or "its source does not answer"
-        return arrived, unknown
+            # Whatever it is, a user's source may raise it: the answers of others are taken, and not asked for again.
+            if (error := look.said.exception()) is not None:
+                unknown[view.name] = _why(error)
+                continue
+            answers[view.name] = look.said.result()
+            self._seen[view.name] = look.begun
+        return answers, unknown
 
     def _is_old(self, name: str) -> bool:
         return time.monotonic() - self._seen.get(name, -math.inf) > ANSWER_SECONDS
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TrideltaError | OSError):
+        return str(error) or "its source does not answer"
+    return f"{type(error).__name__}: {error}"
 
 
 def _own(view: FlowView, marks: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -328,17 +328,29 @@ class Progress:
     def _next(self, view: FlowView, name: str, seen: SeenFlow) -> int:
         """Return the version behind which to read on.
 
-        Not the last one where the log was cleaned meanwhile, or the table was created again.
+        Not the last one where the log was cleaned meanwhile, or the table is another one: made again, or an older copy, of
+        which all that was committed up to the last look was reported.
         """
         path, version = view.table(self._lake, name).path, seen.tables.get(name, -1)
-        if name in seen.committed_at and _committed_at(path, version) not in (0.0, seen.committed_at[name]):
-            version = -1
-        if commit_file(path, version + 1).exists():
-            return version
-        there = versions(path)
-        if there and there[-1] < version:
-            version = -1
-        return min((later for later in there if later > version), default=version + 1) - 1
+        then = seen.committed_at.get(name)
+        now = then if then is None else _committed_at(path, version)
+        if now != then:
+            # Cleaned or another one: its plots show commits by their versions.
+            self._known.forget(path)
+        if now in (then, 0.0):
+            if commit_file(path, version + 1).exists():
+                return version
+            there = versions(path)
+            if not there or there[-1] >= version:
+                return min((later for later in there if later > version), default=version + 1) - 1
+        return self._behind(path, 0.0 if then is None else then)
+
+    def _behind(self, path: Place, at: float) -> int:
+        """Return the last version that was committed up to a time; the one before the first, where all came later."""
+        self._known.forget(path)
+        found = versions(path)
+        behind = bisect_right(found, at, key=lambda version: _committed_at(path, version))
+        return found[behind] - 1 if behind < len(found) else max(found, default=-1)
 
     def _of_table(
         self, view: FlowView, name: str, seen: SeenFlow, now: float, most: int
@@ -371,7 +383,9 @@ class Progress:
             drawn = self._drawn(view, name, version, now) if slice_ == in_order[-1][0] else {}
             own = view.event_metadata(name, self._columns(view.table(self._lake, name)))
             events.append(view.materialization(name, slice_, {"dagster/row_count": count, **own, **facts, **drawn}))
-        seen.tables[name], seen.committed_at[name] = version, _committed_at(path, version)
+        if version > began or name not in seen.committed_at:
+            # Else an older copy may still be coming back, commit by commit: the time of what was reported stays known.
+            seen.tables[name], seen.committed_at[name] = version, _committed_at(path, version)
         return events, all_read
 
     def _commit(self, path: Place, version: int) -> tuple[CommitRecord, list[dict[str, Any]]] | None:

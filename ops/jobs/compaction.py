@@ -1,6 +1,6 @@
 """checkpoint_compaction_job: fold closed generations, join small files, drop what no reader needs any more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -95,8 +95,12 @@ class HousekeepingConfig(dg.Config):
     """Change nothing; count what would be removed."""
 
 
-def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
-    """Make the op that tidies all that grows beside the tables of flows; its metadata has one line per thing."""
+def housekeeping_op(settings: FlowSettings, compacted: Collection[str] = ()) -> dg.OpDefinition:
+    """Make the op that tidies all that grows beside the tables of flows; its metadata has one line per thing.
+
+    Args:
+        compacted: The flows whose tables have a step of their own.
+    """
 
     @dg.op(
         name="housekeeping",
@@ -112,7 +116,8 @@ def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
         dry_run = chosen.pop("dry_run")
         with plain_failures():
             kept = Retention.from_environment(**chosen)
-            report = housekeeping_round.run_round(lake.lake(), settings, kept, dry_run=dry_run, spark=spark.session)
+            night = housekeeping_round.Night(spark.session, compacted)
+            report = housekeeping_round.run_round(lake.lake(), settings, kept, dry_run=dry_run, night=night)
         rows = housekeeping_round.lines(report)
         for note in report.notes:
             (context.log.error if note in report.failures else context.log.warning)(note)
@@ -147,6 +152,6 @@ def checkpoint_compaction_job(
         for view in views:
             compaction_op(view)()
         if views and tidies:
-            housekeeping_op(views[0].settings)()
+            housekeeping_op(views[0].settings, [view.name for view in views])()
 
     return job

@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines import logs
 from pipelines.errors import LockedError, NotCompactedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.belonging import Belonging
-from pipelines.execution.checkpoint.durable import sync_table
+from pipelines.execution.checkpoint.durable import asked_up_to, sync_log_checkpoints, sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
@@ -228,9 +228,10 @@ class _Compaction:
 
     def table(self, table: StateTable) -> TableReport:
         started, writer, done = time.monotonic(), StateWriter(table, table.declared), _Done()
+        # What a store has taken is kept; on a disk all counts from before the first commit of this compaction.
+        since = asked_up_to(table) if self.lake.durable and not isinstance(table.path, Location) else None
         self._name_plainly(writer)
         before = measure(table)
-        version = table.version()
         # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
         needs = [self._let_go(table, done), self._needed_by_replays(table), self._needed_by_streams(table)]
         needed = min((version for version in needs if version is not None), default=None)
@@ -238,18 +239,7 @@ class _Compaction:
         self._remember_removed(writer)
         limit = self._bound(table, needed)
         self._say_slices_again(writer, limit)
-        # What a store has taken is kept.
-        durable = self.lake.durable and not isinstance(table.path, Location)
-        if durable:
-            # Before anything goes that the new files stand for.
-            retention.checkpoint(table)
-            sync_table(table, version, self.lake.folder)
-        self._still_held()
-        files = retention.vacuum(writer, limit, self._record(table))
-        retention.checkpoint(table)
-        if durable:
-            sync_table(table, version, self.lake.folder)
-        cleaned = retention.clean_log(table, limit)
+        files, cleaned = self._clear(writer, limit, since)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).settled)
         if not_done is not None:
             raise not_done
@@ -267,6 +257,26 @@ class _Compaction:
             **asdict(done),
         )
 
+    def _clear(self, writer: StateWriter, limit: retention.Bound, since: int | None) -> tuple[int, int]:
+        """Delete the data files and the log that no reader needs. Return how many files, and how many of the log.
+
+        Args:
+            since: the version behind which all is to be on the disk, before anything goes that it stands for; None: the lake is
+                not durable.
+        """
+        table = writer.table
+        if since is not None:
+            retention.checkpoint(table)
+            sync_table(table, since, self.lake.folder)
+        self._still_held()
+        files = retention.vacuum(writer, limit, self._record(table))
+        retention.checkpoint(table)
+        if since is not None:
+            sync_table(table, since, self.lake.folder)
+            # The log is cleaned up to one of them, which may be older than this compaction.
+            sync_log_checkpoints(table, self.lake.folder)
+        return files, retention.clean_log(table, limit)
+
     def _bound(self, table: StateTable, needed: int | None) -> retention.Bound:
         with ExitStack() as locks:
             if math.ceil(self.kept.state_hours) == 0:
@@ -278,10 +288,10 @@ class _Compaction:
     def _say_slices_again(self, writer: StateWriter, limit: retention.Bound) -> None:
         """Say when slices were made, where the log that says it would else stay, or be missed: it is all that knows it."""
         opened = self._opened(writer.table)
-        made = to_say_again(writer.table, limit.version)
-        if not made:
+        said = to_say_again(writer.table, limit.version)
+        if not said:
             return
-        record = self._record(writer.table).model_copy(update={"claims": None, "claims_of": None, "made": made})
+        record = self._record(writer.table).model_copy(update={"claims": None, "claims_of": None, **said})
         try:
             writer.say(opened, record)
         except CommitFailedError:

@@ -61,7 +61,8 @@ class BatchRecord(BaseModel):
             those of earlier releases.
         read: for `slice`: by name the version of each sliced table of another flow that it was made of. For `batch`: of each
             table of another flow that its state queries asked.
-        read_ids: for `batch`: Delta's id of each table in `read`: the version of one that was made again means nothing.
+        read_ids: Delta's id of each table in `read`: the version of one that was made again means nothing. Null in slices of
+            earlier releases.
         windows: where windows run in the batch, the file with their state behind it (`file`), the hash of its bytes (`hash`),
             whose they are (`query`), and how far the clock of each origin of their events had come (`clocks`, as JSON).
         group: in quarantine, which all batch groups of a flow share: whose rows the commit is about (null in those of earlier
@@ -71,6 +72,7 @@ class BatchRecord(BaseModel):
         states: for `poison`: by name the version of each state that its rows are behind; null in those of earlier releases.
         made: for `compaction`: by slice the version, the time (in ms) and the `read` of the commit that made it last, before the
             log of these goes; null in those of earlier releases.
+        made_ids: for `compaction`: the `read_ids` of these commits, by slice. Not in `made`, which earlier releases read, too.
         commit: a name of its own, by which its writer finds it in the log; null in those by delta-rs of earlier releases.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
@@ -104,6 +106,7 @@ class BatchRecord(BaseModel):
     bounds: dict[str, int] | None = None
     states: dict[str, int] | None = None
     made: dict[str, tuple[int, int, dict[str, int] | None]] | None = None
+    made_ids: dict[str, dict[str, str]] | None = None
     commit: str | None = None
 
     def with_commit_name(self) -> BatchRecord:

@@ -48,26 +48,36 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
 
     Returns:
         By slice the last commit of `source` that wrote it: a backfill's, a stream's, or a replay's. A compaction
-        writes the same rows. A slice that was made before versions were recorded counts by the times of the commits. Batches
-        and replays are known as far back as the log of `source` goes.
+        writes the same rows. A slice that was made before versions were recorded, or of a table that was made again since,
+        counts by the times of the commits. Batches and replays are known as far back as the log of `source` goes.
     """
     made = {slice_: commit for slice_, commit in _slice_commits(table).items() if slice_ in set(slices)}
     if not made or not source.exists():
         return {}
-    last = source.version()
-    read = {slice_: (commit.record.read or {}).get(source.name, -1) for slice_, commit in made.items() if commit.record}
-    since = min(read.values(), default=-1)
-    # The versions of a table that was made again mean nothing.
-    written = _written(source, since if since <= last else -1)
+    last, found = source.last
+    read = {slice_: _version_read(commit, source.name, last, found) for slice_, commit in made.items()}
+    written = _written(source, min(read.values()))
 
     def is_older(slice_: str, commit: CommitRecord) -> bool:
-        by_version = 0 <= read.get(slice_, -1) <= last
         then = written[slice_]
-        return then.version > read[slice_] if by_version else then.time > commit.time
+        return then.version > read[slice_] if read[slice_] >= 0 else then.time > commit.time
 
     return {
         slice_: written[slice_] for slice_, commit in made.items() if slice_ in written and is_older(slice_, commit)
     }
+
+
+def _version_read(commit: CommitRecord, source: str, last: int, found: str) -> int:
+    """Return the version of a table that a slice was made of; -1: none was recorded, or the table was made again since.
+
+    Args:
+        last: The table's last version.
+        found: Delta's id of the table. One that was made again soon has as many versions as the one before.
+    """
+    record = commit.record
+    version = ((record.read if record else None) or {}).get(source, -1)
+    of = ((record.read_ids if record else None) or {}).get(source, found)
+    return version if version <= last and of == found else -1
 
 
 def mentions(commits: Iterable[CommitRecord]) -> dict[str, int]:
@@ -80,20 +90,27 @@ def mentions(commits: Iterable[CommitRecord]) -> dict[str, int]:
     return said
 
 
-def to_say_again(table: StateTable, readable: int) -> dict[str, tuple[int, int, dict[str, int] | None]]:
-    """Return what a commit has to say of slices (`BatchRecord.made`), so that the log up to a version may go.
+def to_say_again(table: StateTable, readable: int) -> dict[str, Any]:
+    """Return what a commit has to say of slices (`BatchRecord.made`, `made_ids`), so that the log up to a version may go.
 
-    None where that would give nothing back: where all that is said stands behind that version, or no rows have come since.
+    Nothing where that would give nothing back: where all that is said stands behind that version, or no rows have come since.
     So a table of thousands of slices says it about once in the time for which its versions stay.
     """
     counting = table.commits.counting()
     oldest = min(mentions(counting).values(), default=readable)
     if not any(oldest < commit.version <= readable and commit.kind in _WRITES for commit in table.history()):
         return {}
-    return {
-        slice_: (commit.version, int(commit.time.timestamp() * 1000), commit.record.read if commit.record else None)
-        for slice_, commit in _last_of(counting).items()
-    }
+    said: dict[str, tuple[int, int, dict[str, int] | None]] = {}
+    ids: dict[str, dict[str, str]] = {}
+    for slice_, commit in _last_of(counting).items():
+        said[slice_] = (
+            commit.version,
+            int(commit.time.timestamp() * 1000),
+            commit.record.read if commit.record else None,
+        )
+        if commit.record and commit.record.read_ids:
+            ids[slice_] = commit.record.read_ids
+    return {"made": said, "made_ids": ids or None} if said else {}
 
 
 _WRITES = (BATCH, SLICE, REPLAY, RESET)
@@ -119,7 +136,8 @@ def _said(commit: CommitRecord) -> Iterator[tuple[str, CommitRecord]]:
     """Yield the slices of which a compaction says when they were made, as the commits that they were."""
     record = commit.record
     for slice_, (version, time, read) in ((record.made or {}) if record else {}).items():
-        made = BatchRecord(kind=SLICE, flow=record.flow if record else "", slice=slice_, read=read)
+        ids = ((record.made_ids if record else None) or {}).get(slice_)
+        made = BatchRecord(kind=SLICE, flow=record.flow if record else "", slice=slice_, read=read, read_ids=ids)
         yield slice_, CommitRecord(version, datetime.fromtimestamp(time / 1000, UTC), "", made)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 import threading
@@ -14,13 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from assets.deployment import registry_key
 from assets.events import liveness
 from assets.events import progress as progress_module
 from assets.events.liveness import ALERT, ALIVE, alert, alert_all, trouble
-from assets.events.progress import MOST_COMMITS, SETTLES_SECONDS, Progress
+from assets.events.progress import MOST_COMMITS, SETTLES_SECONDS, KnownTables, Progress
+from assets.events.table_plots import TablePlots
 from assets.factory import flow_assets
 from assets.view import FlowView
 from benchmarks.sensor_tick import shops, spec
@@ -30,7 +34,8 @@ from ops.web.ui import prepare_home
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.status import FlowStatus, TaskStatus
-from pipelines.state.record import parse_commit
+from pipelines.state.record import BATCH, BatchRecord, parse_commit
+from pipelines.state.schema import SLICE_COLUMN
 from resources import LakeResource, NimbusResource
 from tests.nimbus.sliced_flows import FLOWS, write
 
@@ -743,6 +748,94 @@ def test_a_table_that_was_made_anew_is_told_from_its_first_commit(
         cursor = progress.cursor
     assert read == list(commits)
     assert json.loads(cursor)["days"]["tables"] == {"day_sums": commits[-1]}
+
+
+def _batch(table: Path, txid: int, rows: int) -> None:
+    time.sleep(0.005)  # commits are told apart by their times, in ms
+    record = BatchRecord(kind=BATCH, flow="days", txid=txid, rows=rows).dump()
+    data = pa.table({SLICE_COLUMN: ["2026-01-01"] * rows, "v": [1] * rows})
+    told = CommitProperties(custom_metadata={"userMetadata": record})
+    write_deltalake(table, data, mode="append", partition_by=[SLICE_COLUMN], commit_properties=told)
+
+
+@pytest.fixture
+def foreign(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table that is written without a flow, so that nobody has said its columns."""
+    monkeypatch.setattr(Progress, "_columns", lambda *_: dg.TableSchema(columns=[]))
+    return Path(str(lake.state_path("day_sums")))
+
+
+def _told(view: FlowView, lake: Lake, cursor: str | None, look: int, known: KnownTables) -> tuple[str, list[Any]]:
+    progress = Progress([view], lake, cursor, known)
+    events = progress.look({"days": status(txid=look, last_batch_at=NOW + look)}, NOW + look)
+    return progress.cursor, [one for one in events if isinstance(one, dg.AssetMaterialization) and one.partition]
+
+
+def _txids(events: list[Any]) -> list[tuple[Any, Any]]:
+    return [(one.metadata["txid_first"].value, one.metadata["txid_last"].value) for one in events]
+
+
+@pytest.mark.parametrize("batches", [1, 3, 5], ids=["fewer", "as many", "more"])
+@pytest.mark.parametrize("looks", [False, True], ids=["unseen", "seen as it came back"])
+def test_of_a_table_that_came_back_from_a_copy_only_what_is_new_is_told(
+    view: FlowView, lake: Lake, foreign: Path, tmp_path: Path, batches: int, looks: bool
+) -> None:
+    table, known = foreign, KnownTables()
+    cursor, _ = _told(view, lake, None, 0, known)
+    for txid in range(6):
+        if txid == 3:
+            shutil.copytree(table, tmp_path / "copy")
+        _batch(table, txid, 1)
+    cursor, events = _told(view, lake, cursor, 1, known)
+    assert _txids(events) == [(0, 5)], json.loads(cursor)["days"]["unread"]
+    shutil.rmtree(table)
+    shutil.copytree(tmp_path / "copy", table)
+    if looks:
+        last = table / "_delta_log" / f"{2:020d}.json"
+        # Of a copy that is still being made some commits come later.
+        last.rename(tmp_path / "later")
+        cursor, events = _told(view, lake, cursor, 2, known)
+        assert events == []
+        (tmp_path / "later").rename(last)
+        cursor, events = _told(view, lake, cursor, 3, known)
+        assert events == []
+    for txid in range(10, 10 + batches):
+        _batch(table, txid, 1)
+    cursor, events = _told(view, lake, cursor, 4, known)
+    assert _txids(events) == [(10, 9 + batches)]
+    assert json.loads(cursor)["days"]["tables"] == {"day_sums": 2 + batches}
+    assert _told(view, lake, cursor, 5, known)[1] == []
+
+
+def test_plots_of_a_table_that_came_back_from_a_copy_are_of_its_own_commits(
+    view: FlowView, lake: Lake, foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "DRAWING_SECONDS", 60.0)
+    drawn: list[Any] = []
+    original = TablePlots._plots
+
+    def plots(self: TablePlots, *given: Any) -> Any:
+        made = original(self, *given)
+        drawn.append(made["rows per batch"].values)
+        return made
+
+    monkeypatch.setattr(TablePlots, "_plots", plots)
+    table, known = foreign, KnownTables()
+    cursor, _ = _told(view, lake, None, 0, known)
+    for version in range(7):
+        if version == 5:
+            shutil.copytree(table, tmp_path / "copy")
+        _batch(table, version, 1 + version)
+    cursor, _ = _told(view, lake, cursor, 1, known)
+    shutil.rmtree(table)
+    shutil.copytree(tmp_path / "copy", table)
+    DeltaTable(table).create_checkpoint()
+    for version in range(2):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    for txid, rows in ((15, 60), (16, 70)):
+        _batch(table, txid, rows)
+    _told(view, lake, cursor, 2, known)
+    assert drawn == [[1, 2, 3, 4, 5, 6, 7], [3, 4, 5, 60, 70]]
 
 
 def test_on_demand_a_registry_that_does_not_answer_is_told_plainly(view: FlowView, tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_the_next_step_is_one_command_of_a_shell() -> None:
 def _older_slices_are_found(runtime: Runtime, settings: FlowSettings) -> None:
     rides, days = (spec.topology(settings) for spec in two_flows.specs())
     kept, passengers = runtime.lake.state("kept_rides"), runtime.lake.state("passengers")
-    assert {one.record.read["kept_rides"] for one in passengers.history() if one.record and one.record.read} == {
-        kept.version()
-    }
+    said = [one.record for one in passengers.history() if one.record and one.record.read]
+    assert {one.read["kept_rides"] for one in said if one.read} == {kept.version()}
+    assert [one.read_ids for one in said] == [{"kept_rides": kept.id}] * 2
     assert outdated(passengers, kept, DAYS) == {}
     # Made again by a backfill, or met by the stream; a slice of no rows too.
     runtime.backfill(rides, [DAYS[1]])
@@ -105,7 +105,7 @@ def test_slices_without_a_recorded_version_count_by_time(
         record = BatchRecord(kind="slice", flow="f", slice=slice_, read=read)
         return CommitRecord(version, datetime(2024, 1, 1, hour, tzinfo=UTC), "WRITE", record)
 
-    source: Any = SimpleNamespace(name="source", path=tmp_path, exists=lambda: True, version=lambda: 4)
+    source: Any = SimpleNamespace(name="source", path=tmp_path, exists=lambda: True, last=(4, "id"))
     source.history = lambda: [commit(2, 12, "a"), commit(3, 10, "b")]
     table: Any = SimpleNamespace(exists=lambda: True)
     table.commits = SimpleNamespace(counting=lambda: [commit(7, 11, "a", read), commit(8, 11, "b", read)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,39 @@ def test_a_replay_without_a_batch_is_remembered_however_old(state: SmallState) -
         compact(None, state.lake, FLOW, retention_hours=0)
     fresh = Lake(state.lake.root).state("sales")
     assert [commit.record.replay for commit in fresh.commits.of_source()] == [1]
+
+
+@pytest.mark.parametrize("cleaned", [False, True], ids=["in the log", "said by a compaction"])
+@pytest.mark.parametrize("known", [True, False], ids=["by its id", "of an earlier release"])
+def test_a_source_that_was_made_again_with_as_many_versions_makes_slices_stale(
+    state: SmallState, cleaned: bool, known: bool
+) -> None:
+    behind = SmallTable(state.lake.root, ROWS, TRANSACTIONAL, sliced=True)
+    state.replace("d", [("d", "a", 0, 1)])
+    version, made = state.table.last
+    said = BatchRecord(
+        kind=SLICE, flow=FLOW, slice="d", read={STATE: version}, read_ids={STATE: made} if known else None
+    )
+    behind.writer.replace_slice(pa.table({"word": ["d"], "n": [1], SLICE_COLUMN: ["d"]}), said)
+    if cleaned:
+        for n in range(24):
+            behind.commit(n, ("e", 1))
+            if n % 6 == 5:
+                compact(None, state.lake, FLOW, retention_hours=0)
+        assert not any(commit.kind == SLICE for commit in Lake(state.lake.root).state("counts").history())
+
+    def stale() -> list[str]:
+        table, of = Lake(state.lake.root).state("counts"), Lake(state.lake.root).state(STATE)
+        return list(outdated(table, of, ["d"]))
+
+    assert stale() == []
+    shutil.rmtree(state.table.path)
+    again = SmallState(state.lake.folder)
+    again.replace("d", [("d", "a", 0, 2)])
+    assert stale() == (["d"] if known else [])
+    for _ in range(version + 20):
+        again.replace("e", [("e", "a", 0, 2)])
+    assert stale() == (["d"] if known else [])
 
 
 def test_when_slices_were_made_outlives_the_log(state: SmallState) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ops import housekeeping
 from ops.cli import app as commands
 from pipelines.catalog import FlowSettings
-from pipelines.maintenance import Retention
+from pipelines.maintenance import HousekeepingReport, Retention
 from pipelines.maintenance.housekeeping import Flows
 from pipelines.state.lake import Lake
 
@@ -113,7 +113,7 @@ def test_housekeeping_compacts_what_was_deployed_from_a_file(
     def rounds(lake: Any, registry: Any, kept: Any, *, flows: Flows, **_: Any) -> Any:
         got.extend(flows.flows)
         sessions.append(flows.spark)
-        return SimpleNamespace()
+        return HousekeepingReport((), 0.0)
 
     monkeypatch.setattr("pipelines.maintenance.run_housekeeping", rounds)
     monkeypatch.setattr("pipelines.maintenance.housekeeping.flows_in", lambda _: ["flights", "orders", "unknown"])
@@ -124,7 +124,8 @@ def test_housekeeping_compacts_what_was_deployed_from_a_file(
     got.clear()
     # By Dagster, whose job has a step for each of the catalog's flows. The unknown one may be of another deployment.
     session: Any = object()
-    housekeeping.run_round(lake, settings, kept, spark=lambda: session)
+    night = housekeeping.Night(lambda: session, ["flights"])
+    housekeeping.run_round(lake, settings, kept, night=night)
     assert [getattr(flow, "name", flow) for flow in got] == ["orders"]
     assert sessions.pop()() is session
     got.clear()
@@ -134,11 +135,12 @@ def test_housekeeping_compacts_what_was_deployed_from_a_file(
     # A deployed one whose module does not load, by its name; until it is removed.
     run("submit", "flights", "--inactive", "--no-supervisor", "--no-wait")
     monkeypatch.setattr(housekeeping, "found", lambda: ((), ()))
-    housekeeping.run_round(lake, settings, kept, spark=lambda: session)
+    night = housekeeping.Night(lambda: session)
+    housekeeping.run_round(lake, settings, kept, night=night)
     assert [flow if isinstance(flow, str) else flow.name for flow in got] == ["flights", "orders"]
     assert isinstance(got[0], str)
     got.clear()
     with closing(sqlite3.connect(home / "nimbus" / "registry.db")) as database, database:
         database.execute("UPDATE flows SET removed_at = 1 WHERE name = 'flights'")
-    housekeeping.run_round(lake, settings, kept, spark=lambda: session)
+    housekeeping.run_round(lake, settings, kept, night=night)
     assert [flow if isinstance(flow, str) else flow.name for flow in got] == ["orders"]

@@ -15,14 +15,17 @@ from typer.testing import CliRunner
 
 from ops.cli import app as cli
 from ops.cli.app import app
+from ops.flow_definitions import catalog_group
 from ops.housekeeping import remove_runs, run_round
 from ops.jobs.compaction import checkpoint_compaction_job, housekeeping_op
-from pipelines.catalog import FlowSettings
+from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.errors import TrideltaError
 from pipelines.maintenance import Retention, compaction, retention
+from pipelines.sources import JsonFiles
 from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import GENERATION
+from pipelines.trident import DeltaState, TridentTopology
 from resources import LakeResource, SparkResource
 from tests.assets import two_flows
 from tests.maintenance.small_state import SmallState
@@ -116,6 +119,50 @@ def test_what_another_command_is_for_does_not_fail_it(home: Path, monkeypatch: p
 
     monkeypatch.setattr(retention, "vacuum", fails)
     assert CliRunner().invoke(app, ["housekeeping"]).exit_code == 1
+
+
+def _spec(name: str, *, where: str = "in", fails: bool = False) -> FlowSpec:
+    def build(settings: FlowSettings) -> TridentTopology:
+        if fails:
+            raise ValueError("no such table of prices")
+        topology = TridentTopology(name)
+        topology.new_stream("orders", JsonFiles(settings.data / where, "v bigint")).partition_persist(DeltaState(name))
+        return topology
+
+    return FlowSpec(name, "Keeps orders.", build)
+
+
+def test_a_flow_that_cannot_be_built_holds_up_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.housekeeping.found", lambda: ((_spec("shop", fails=True),), ()))
+    state, log = SmallState(home / "lake"), _old_log(home)
+    state.batch([("d", "a", 0, 1)])
+    done = CliRunner().invoke(app, ["housekeeping", "--json"])
+    assert done.exit_code == 1, done.output
+    told = json.loads(done.stdout)
+    (failed,) = [one for one in told["things"] if one["failed"]]
+    assert (failed["what"], "no such table of prices" in failed["note"]) == ("flow shop", True)
+    assert [one["flow"] for one in told["compactions"]] == ["shop"]
+    assert not log.exists()
+
+
+@pytest.mark.parametrize("deployed", [("rides", "shop"), ()], ids=["deployed", "run by hand"])
+def test_a_flow_that_dagster_cannot_load_is_compacted_at_night(
+    home: Path, monkeypatch: pytest.MonkeyPatch, deployed: tuple[str, ...]
+) -> None:
+    """It has no step, for its names are those of another one."""
+    catalog = (_spec("rides"), _spec("shop", where="elsewhere"))
+    for module in ("ops.housekeeping", "ops.flow_definitions"):
+        monkeypatch.setattr(f"{module}.found", lambda: (catalog, ()))
+    monkeypatch.setattr("ops.housekeeping.deployed_flows", lambda _: dict.fromkeys(deployed))
+    monkeypatch.setattr(SparkResource, "session", lambda _: None)
+    group = catalog_group(FlowSettings(home))
+    assert ([view.name for view in group.views], len(group.faults)) == (["rides"], 1)
+    SmallState(home / "lake").batch([("d", "a", 0, 1)])
+    resources = {"spark": SparkResource(), "lake": LakeResource(root=str(home / "lake"), warm=False)}
+    job = checkpoint_compaction_job(group.views)
+    result = job.execute_in_process(resources=resources, op_selection=["housekeeping"])
+    (event,) = [one for one in result.all_events if one.event_type_value == "STEP_OUTPUT"]
+    assert "tables of shop" in str(event.step_output_data.metadata["housekeeping"].value)
 
 
 def _job_of(home: Path) -> dg.JobDefinition:

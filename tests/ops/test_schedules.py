@@ -110,7 +110,12 @@ def test_a_flow_that_a_run_is_to_catch_up_with_is_not_asked_for_again(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "problem",
-    [StoreError("s3a://bucket", "it does not answer", hint="try again"), TimeoutError(110, "Connection timed out")],
+    [
+        StoreError("s3a://bucket", "it does not answer", hint="try again"),
+        TimeoutError(110, "Connection timed out"),
+        AttributeError("'NoneType' object has no attribute 'list'"),
+        SystemExit(3),
+    ],
 )
 def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
     flights: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
@@ -128,6 +133,18 @@ def test_a_source_that_cannot_be_looked_at_holds_up_its_own_flow_alone(
         said = schedule(context)
         assert isinstance(said, dg.RunRequest)
         assert [tag for tag in said.tags if tag.startswith("news/")] == ["news/late_departures"]
+
+
+def test_an_odd_error_of_a_source_is_told_with_its_type(flights: FlowView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*_: Any) -> str:
+        raise AttributeError("no list")
+
+    monkeypatch.setattr("ops.schedules._news", told)
+    schedule = catch_up_schedule([flights], catch_up_job([flights]))
+    with dg.instance_for_test() as instance, dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+        said = schedule(context)
+    assert isinstance(said, dg.SkipReason)
+    assert said.skip_message == "flights: AttributeError: no list"
 
 
 @pytest.mark.slow
@@ -210,6 +227,32 @@ def test_a_look_goes_on_from_tick_to_tick(flights: FlowView, monkeypatch: pytest
         assert tick() == f"skip: flights: run {run.run_id[:8]} is to catch up"
         assert len(begun) == looks
     ended.set()
+
+
+def test_a_look_that_outlasts_a_tick_of_a_rare_schedule_asks_for_no_run(
+    flights: FlowView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is an hour old when it is taken, and the next look is under way by then."""
+    ended, hours = threading.Event(), [0.0]
+
+    def look(*_: Any) -> None:
+        ended.wait(60)
+        ended.clear()
+
+    monkeypatch.setattr("ops.schedules._news", look)
+    monkeypatch.setattr("ops.schedules.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("ops.schedules.time", SimpleNamespace(monotonic=lambda: 3600.0 * hours[0]))
+    schedule = catch_up_schedule([flights], catch_up_job([flights]), cron="0 * * * *")
+    said: list[type] = []
+    with dg.instance_for_test() as instance:
+        for _ in range(4):
+            with dg.build_schedule_context(instance=instance, resources=NIMBUS) as context:
+                said.append(type(schedule(context)))
+            (thread,) = [one for one in threading.enumerate() if one.name == "news of flights"]
+            ended.set()
+            thread.join(60)
+            hours[0] += 1
+    assert said == [dg.RunRequest, dg.SkipReason, dg.SkipReason, dg.SkipReason]
 
 
 def test_a_name_that_is_no_text_ends_no_tick(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pipelines.places.location import on_disk
 from pipelines.sources.offsets import listings
 from pipelines.state.delta_log import adds, commit_file, data_file, log_folder
+from pipelines.state.record import BATCH, REPLAY, SLICE
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -71,6 +72,24 @@ def commit_files(table: StateTable, since: int) -> Iterator[Path]:
 def sync_table(table: StateTable, since: int, root: Path) -> None:
     """Have a table's commits behind a version on the disk."""
     sync(commit_files(table, since), root)
+
+
+def asked_up_to(table: StateTable) -> int:
+    """Return a version behind which commits, and what the log has for the last of them, may not be on the disk.
+
+    Batches, slices and replays ask for their own before they count as done. A compaction that was killed has not asked for
+    what it committed, nor for the checkpoint that it wrote of the version before.
+    """
+    records = table.history()
+    written = (commit.version for commit in reversed(records) if commit.kind in (BATCH, SLICE, REPLAY))
+    return next(written, records[0].version) - 1
+
+
+def sync_log_checkpoints(table: StateTable, root: Path) -> None:
+    """Have all checkpoints of a table's log on the disk, however old: who wrote one may have died before it asked."""
+    path = on_disk(table.path)
+    log = path / log_folder(path).name
+    sync([*log.glob("*.checkpoint*"), log / "_last_checkpoint"], root)
 
 
 class DurableBatches:

@@ -94,7 +94,7 @@ class _Pass:
     run: PlanRun
     clocks: dict[str, int]
     kept: tuple[DataFrame, ...]
-    read: dict[str, int]
+    read: dict[str, tuple[int, str]]
     name: str
     held: HeldRows = field(default_factory=HeldRows)
 
@@ -112,7 +112,7 @@ class _SliceRows:
     Attributes:
         hash: the XOR of their hashes; None: not computed.
         streamed: the files that the table's stream has counted.
-        read: versions of the other flows' tables that were read.
+        read: versions of the other flows' tables that were read, and Delta's ids of these.
         backfill: the name of the pass.
     """
 
@@ -123,7 +123,7 @@ class _SliceRows:
     rows: pa.Table = field(default_factory=lambda: pa.table({}))
     hash: int | None = None
     streamed: frozenset[str] = frozenset()
-    read: Mapping[str, int] = field(default_factory=dict)
+    read: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
 # For a stream's batch, or for another backfill or compaction.
@@ -496,7 +496,8 @@ class BoundedRunner:
             hash=given.hash,
             claims=tuple(sorted(file for file in given.files if file_key(file) not in met)),
             backfill=given.backfill,
-            read=dict(given.read) or None,
+            read={name: version for name, (version, _) in given.read.items()} or None,
+            read_ids={name: made for name, (_, made) in given.read.items()} or None,
             group=group,
         )
 

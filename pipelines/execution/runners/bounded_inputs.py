@@ -78,9 +78,9 @@ def upstream_tables(spouts: Iterable[nodes.SpoutNode]) -> tuple[UpstreamTable, .
     return tuple(tables)
 
 
-def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, int]:
-    """Return the versions of these tables, by name, before anything of them is read: what is read is no older."""
-    return {table.name: table.version() for table in _read(spouts) if table.is_state() and table.declared.sliced}
+def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, tuple[int, str]]:
+    """Return the versions and ids of these tables, by name, before anything of them is read: what is read is no older."""
+    return {table.name: table.last for table in _read(spouts) if table.is_state() and table.declared.sliced}
 
 
 def _read(spouts: Iterable[nodes.SpoutNode]) -> list[StateTable]:

@@ -1,0 +1,102 @@
+"""A compaction of a durable lake: what is to stand for old files is on the disk before these go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from pipelines.maintenance import compact, retention
+from pipelines.state import writer
+from pipelines.state.lake import Lake
+from pipelines.state.maintenance_commits import PLAIN_NAMES
+from tests.maintenance.small_state import FLOW, SmallState
+
+
+class Asked:
+    """The paths that the disk was asked for, and those that went, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.order: list[tuple[str, str]] = []
+        fsync, unlink = os.fsync, Path.unlink
+
+        def asked(handle: int) -> None:
+            self.order.append(("asked", Path(f"/proc/self/fd/{handle}").readlink().name))
+            fsync(handle)
+
+        def gone(path: Path, missing_ok: bool = False) -> None:
+            self.order.append(("gone", path.name))
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(os, "fsync", asked)
+        monkeypatch.setattr(Path, "unlink", gone)
+
+    def before_the_log_goes(self) -> set[str]:
+        first = next(at for at, (what, name) in enumerate(self.order) if what == "gone" and name.endswith(".json"))
+        return {name for what, name in self.order[:first] if what == "asked"}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> SmallState:
+    state = SmallState(tmp_path)
+    state.lake = Lake(tmp_path, durable=True)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+    return state
+
+
+def _checkpoint(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["its own", "of one that was killed"])
+def test_a_log_goes_once_the_checkpoint_that_replaces_it_is_on_the_disk(
+    state: SmallState, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Nothing is to be folded or deleted: the checkpoint is of a version that was there before."""
+    compact(None, state.lake, FLOW, retention_hours=0)
+    state.batch([("d", "b", 0, 1)])
+    version = state.table.version()
+    if killed:
+        retention.checkpoint(state.table)
+        # Rows that stay readable: the log goes up to the checkpoint alone.
+        state.batch([("d", "c", 0, 1)])
+    asked = Asked(monkeypatch)
+    compact(None, state.lake, FLOW, retention_hours=0, open_generations=1)
+    assert {_checkpoint(version), "_last_checkpoint"} <= asked.before_the_log_goes()
+    assert state.scanned() == state.expected()
+
+
+def test_what_a_compaction_that_was_killed_has_committed_is_asked_for_by_the_next_one(
+    state: SmallState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(retention, "checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compact(None, state.lake, FLOW, retention_hours=0)
+    folded = {f"{version:020d}.json" for version in range(3, state.table.version() + 1)}
+    asked = Asked(monkeypatch)
+    compact(None, state.lake, FLOW, retention_hours=0)
+    assert folded
+    assert folded <= {name for what, name in asked.order if what == "asked"}
+
+
+def test_the_property_that_a_table_of_an_earlier_release_gets_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(writer, "PLAIN_NAMES", {})
+        state = SmallState(tmp_path)
+        state.lake = Lake(tmp_path, durable=True)
+        state.batch([("d", "a", 0, 1)])
+        state.batch([("d", "b", 0, 1)])
+    named = state.table.version() + 1
+    asked = Asked(monkeypatch)
+    compact(None, state.lake, FLOW, retention_hours=0, open_generations=1)
+    assert PLAIN_NAMES.items() <= DeltaTable(str(state.table.path), version=named).metadata().configuration.items()
+    assert ("asked", f"{named:020d}.json") in asked.order
