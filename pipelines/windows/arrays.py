@@ -185,6 +185,11 @@ class Arrays(ABC):
             depth: of the windows that left them (`WindowContext.depth`); None: as of these.
         """
 
+    def with_own_texts(self, windows: pa.Table) -> pa.Table:
+        """Return the windows of a state whose texts of keys have another form than here (`TEXT_FORM`) with their own ones."""
+        # Most keep none.
+        return windows
+
     def joined(self, states: Iterable[WindowContent], rows: pa.Schema, clock: int) -> WindowContent:
         """Return the states of separate keys as one.
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
+from unicodedata import unidata_version
 
 from pipelines.aggregators.ordering import distinct, order_key, values_of
 from pipelines.aggregators.window import Accumulator, EventAggregator, State, WindowAggregator
@@ -17,6 +18,12 @@ from pipelines.windows.event import Event, alone
 SECOND: Final = 1000
 FAR: Final = 1 << 62
 """A clock that never comes."""
+
+TEXT_FORM: Final = f"1, Unicode {unidata_version}"
+"""The form of the texts of keys (`key_text`). What `repr` escapes goes by Python's tables of Unicode, which change.
+
+The number grows with a change of `key_text`: then states of before are looked up by texts of now (`Arrays.with_own_texts`).
+"""
 
 Key = tuple[tuple[Any, ...], ...]
 """For each partition field its different values in order; none where it is absent (Flowmix rules 4, partition)."""

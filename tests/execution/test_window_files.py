@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from pipelines import aggregators as agg
 from pipelines.errors import NotTextError
+from pipelines.execution.checkpoint import window_files
 from pipelines.execution.checkpoint.belonging import Named, named_by
 from pipelines.execution.checkpoint.window_files import (
     Begun,
@@ -32,9 +33,10 @@ from pipelines.execution.checkpoint.window_files import (
 )
 from pipelines.graph import events as ev
 from pipelines.state.record import BatchRecord
-from pipelines.windows.array_kinds import windows_of
+from pipelines.windows import buffer
+from pipelines.windows.array_kinds import OneByOne, windows_of
 from pipelines.windows.arrays import Arrays, WindowContent
-from pipelines.windows.buffer import WindowContext
+from pipelines.windows.buffer import WindowContext, identity_of
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import BOUNDS, AggregateWindow, AlignedWindow
@@ -474,3 +476,79 @@ def test_what_fails_between_two_windows_is_asked_about_where_it_is_of_the_rows(
     failure: Any = failed.value
     assert (failure.error, failure.number, failure.is_between) == (error, 1, True)
     assert windows.waiting_fail(1, before, (table([]), 10), between)
+
+
+def one_by_one(folder: Path, operation: Any) -> WindowFiles:
+    made = pa.schema([("k", pa.string()), ("sum", pa.int64()), ("distinct", pa.int64()), *OWN])
+    windows = windows_of(operation, context("k"), TAKEN, made)
+    assert isinstance(windows, OneByOne)
+    return WindowFiles(StateFolder(folder), [windows], Definition(SIGNATURE, (SIGNATURE,), None, ()))
+
+
+NEW = "é"
+"""Stands for a character that is new in Unicode: only a Python that knows it writes it as it is."""
+
+
+def runs_python(patch: pytest.MonkeyPatch, form: str | None, escape: Any) -> None:
+    """Let a process be one of a Python with other tables of Unicode; None: of a release that does not say which."""
+    patch.setattr(buffer, "_text", escape)
+    patch.setattr(window_files, "TEXT_FORM", form, raising=False)
+
+
+@pytest.mark.parametrize("form", [None, "1, Unicode 14"])
+def test_windows_go_on_where_another_python_escapes_other_characters(
+    form: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = AggregateWindow((agg.Sum("v"), agg.DistinctCount("v", "distinct")), Policy.count(1), Policy.count(9))
+    before: StateRef | None = None
+    found = []
+    for txid, upgraded in enumerate([False, False, True, True, False, True]):
+        with monkeypatch.context() as patch:
+            runs_python(patch, *(("1, Unicode 15", repr) if upgraded else (form, ascii)))
+            own = one_by_one(tmp_path, operation)
+            keys = [NEW, f"other {txid}", *(f"k{n}" for n in range(40) if not txid)]
+            (made,), before = own.run(
+                txid, 0, before, [(table([(k, 1, txid, f"{n}") for n, k in enumerate(keys)]), txid)]
+            )
+            found += [row["sum"] for row in made.to_pylist() if row["k"] == NEW]
+            assert own.rows(before) == 41 + txid + 1
+    assert found == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_window_that_has_ended_stays_so_for_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = (agg.Sum("v"), agg.DistinctCount("v", "distinct"))
+    operation = AggregateWindow(chain, Policy.time(1), Policy.time(3), False, 2000)
+    before: StateRef | None = None
+    for txid, (form, escape, rows) in enumerate(
+        [
+            (None, ascii, [(NEW, 1, 0, "0"), *((f"k{n}", 1, 9000, f"{n + 1}") for n in range(40))]),
+            (None, ascii, [("k0", 1, 10_500, "0")]),
+            ("1, Unicode 15", repr, []),
+        ]
+    ):
+        with monkeypatch.context() as patch:
+            runs_python(patch, form, escape)
+            own = one_by_one(tmp_path, operation)
+            clock = (1000, 10_500, 10_600)[txid]
+            (made,), before = own.run(txid, 0, before, [(table(rows), clock)])
+            assert all(row["k"] != NEW or row[ev.CLOCK] <= 2000 for row in made.to_pylist())
+
+
+def test_windows_that_an_earlier_release_has_split_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = (agg.Sum("v"), agg.DistinctCount("v", "distinct"))
+    operation = AggregateWindow(chain, Policy.time(5), Policy.count(9), False, 60_000)
+    with monkeypatch.context() as patch:
+        runs_python(patch, None, ascii)
+        _, before = one_by_one(tmp_path, operation).run(0, 0, None, [(table([(NEW, 1, 1000, "0")]), 1000)])
+        # To a release that does not look, that of another Python looks like its own.
+        runs_python(patch, None, repr)
+        _, before = one_by_one(tmp_path, operation).run(1, 0, before, [(table([(NEW, 2, 2000, "0")]), 2000)])
+    runs_python(monkeypatch, "1, Unicode 15", repr)
+    found = []
+    for txid, (rows, clock) in enumerate([([(NEW, 4, 3000, "0")], 9000), ([], 12_500)], 2):
+        (made,), before = one_by_one(tmp_path, operation).run(txid, 0, before, [(table(rows), clock)])
+        found += [(row["sum"], row[ev.CLOCK], row[ev.ID].split("-")[-3]) for row in made.to_pylist()]
+    first, second = (identity_of(context("k"), escape(NEW)).split("-")[-1] for escape in (ascii, repr))
+    assert found == [(1, 6000, first), (6, 7000, second), (1, 11_000, first), (6, 12_000, second)]
