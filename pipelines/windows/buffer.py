@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
@@ -226,9 +225,6 @@ def _text(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple | dict | set | frozenset):
         return repr(order_key(value))
-    if isinstance(value, datetime) and value.tzinfo:
-        # As the windows of earlier releases have it: beyond the year 2242 some microseconds share a window.
-        return f"datetime with zone:{value.timestamp()!r}"
     name, inside = order_key(value)
     # A decimal and a float of one value are one key; True, 1 and 1.0 of one column do not meet.
     return f"{type(value).__name__ if name == 'number' else name}:{inside!r}"

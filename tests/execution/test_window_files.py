@@ -6,6 +6,7 @@ import errno
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -552,3 +553,26 @@ def test_windows_that_an_earlier_release_has_split_lose_nothing(
         found += [(row["sum"], row[ev.CLOCK], row[ev.ID].split("-")[-3]) for row in made.to_pylist()]
     first, second = (identity_of(context("k"), escape(NEW)).split("-")[-1] for escape in (ascii, repr))
     assert found == [(1, 6000, first), (6, 7000, second), (1, 11_000, first), (6, 12_000, second)]
+
+
+def test_windows_by_far_times_go_on_that_were_kept_by_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two such keys shared a window where no float tells them apart: it is that of the key that began it."""
+    keys = [datetime(2300, 1, 1, 0, 0, 0, micros, UTC) for micros in (1, 2)]
+    kind = pa.timestamp("us", "UTC")
+    operation = AggregateWindow((agg.Sum("v"),), Policy.count(1), Policy.count(0), False, 60_000)
+
+    def run(txid: int, before: StateRef | None, each: list[datetime]) -> tuple[list[int], StateRef]:
+        made = pa.schema([("k", kind), ("sum", pa.int64()), *OWN])
+        windows = [windows_of(operation, context("k"), TAKEN.set(0, pa.field("k", kind)), made)]
+        own = WindowFiles(StateFolder(tmp_path), windows, Definition(SIGNATURE, (SIGNATURE,), None, ()))
+        rows = table([("", 1, txid, f"{n}") for n, _ in enumerate(each)])
+        (results,), ref = own.run(txid, 0, before, [(rows.set_column(0, "k", pa.array(each, kind)), txid)])
+        return results["sum"].to_pylist(), ref
+
+    with monkeypatch.context() as patch:
+        runs_python(patch, None, lambda value: f"datetime with zone:{value.timestamp()!r}")
+        found, before = run(0, None, keys)
+        assert found == [1, 2]
+    found, before = run(1, before, keys[::-1])
+    assert found == [1, 3]
+    assert run(2, before, keys)[0] == [4, 2]
