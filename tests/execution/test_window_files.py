@@ -441,7 +441,10 @@ class Passing:
     def laid_over(self, *_: Any) -> None:
         """Hold nothing."""
 
-    def feed(self, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
+    def check(self, *_: Any) -> None:
+        """Accept."""
+
+    def feed(self, state: WindowContent, rows: pa.Table, clock: int, **_: Any) -> tuple[pa.Table, WindowContent]:
         came = rows if state.pending is None else pa.concat_tables([state.pending, rows])
         return came, replace(state, pending=None, clock=clock)
 
@@ -576,3 +579,30 @@ def test_windows_by_far_times_go_on_that_were_kept_by_floats(tmp_path: Path, mon
     found, before = run(1, before, keys[::-1])
     assert found == [1, 3]
     assert run(2, before, keys)[0] == [4, 2]
+
+
+HALF = 2**62
+CHAINS: list[tuple[Any, ...]] = [(agg.Sum("v"),), (agg.Sum("v"), agg.DistinctCount("v", "distinct"))]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_a_batch_is_refused_for_what_its_windows_hold_behind_it_in_however_many_pieces_it_comes(
+    chain: tuple[Any, ...], cut: int, tmp_path: Path
+) -> None:
+    operation = AggregateWindow(chain, Policy.count(9), Policy.count(0), True)
+    made = pa.schema([("k", pa.string()), ("sum", pa.int64()), ("distinct", pa.int64()), *OWN])
+    made = pa.schema([field for field in made if field.name in {"k", *operation.outputs, *ev.COLUMNS}])
+
+    def run(folder: str, values: list[int]) -> None:
+        rows: list[Row] = [("a", value, n, f"{n}") for n, value in enumerate(values)]
+        rows.append(("b", 1, len(values), "9"))
+        windows = [windows_of(operation, context("k"), TAKEN, made)]
+        own = WindowFiles(StateFolder(tmp_path / folder), windows, Definition(SIGNATURE, (SIGNATURE,), None, ()))
+        pieces = [(table(rows[:cut]), cut - 1), (table(rows[cut:]), 9)] if cut else [(table(rows), 9)]
+        own.run(0, 0, None, pieces)
+
+    run("fits", [HALF, HALF, -HALF])
+    # Its last event may be in another piece than the last.
+    with pytest.raises(WindowFailure, match=r'the sum of "v" does not fit bigint in the window of k \'a\''):
+        run("does not", [HALF, HALF, HALF])

@@ -433,8 +433,13 @@ class WindowFiles:
     ) -> tuple[tuple[pa.Table, ...], States]:
         parts, state = [], states[0]
         for rows, clock in pieces:
-            results, state = self._feed(0, state, rows, clock)
+            results, state = self._feed(0, state, rows, clock, is_piece=True)
             parts.append(results)
+        try:
+            self._windows[0].check(state)
+        except Exception as error:
+            raise WindowFailure(error, 0) from error
+        state = replace(state, unchecked=None)
         # What has changed is known of one piece: of several all may have.
         made, after = [pa.concat_tables(parts)], [state if len(parts) == 1 else replace(state, changed=None)]
         for number in range(1, len(self._windows)):
@@ -452,9 +457,11 @@ class WindowFiles:
             after.append(state)
         return tuple(made), tuple(after)
 
-    def _feed(self, number: int, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
+    def _feed(
+        self, number: int, state: WindowContent, rows: pa.Table, clock: int, *, is_piece: bool = False
+    ) -> tuple[pa.Table, WindowContent]:
         try:
-            return self._windows[number].feed(state, rows, clock)
+            return self._windows[number].feed(state, rows, clock, is_piece=is_piece)
         except Exception as error:
             raise WindowFailure(error, number) from error
 
