@@ -13,7 +13,7 @@ from pipelines.aggregators.window import WindowAggregator
 from pipelines.graph import events
 from pipelines.windows.arrays import Arrays, WindowContent
 from pipelines.windows.blob import dumps, loads
-from pipelines.windows.buffer import FAR, WindowContext
+from pipelines.windows.buffer import FAR, WindowContext, key_text
 from pipelines.windows.event import Event
 from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows
@@ -47,8 +47,7 @@ class OneByOne(Arrays):
         items = items_of(rows)
         windows = KeyedWindows(self._operation, self._context)
         asked = self._asked(state, windows, (event for event, _, _ in items), clock)
-        before = [loads(blob) for blob in state[WINDOW].filter(asked).to_pylist()]
-        windows.restore({"clock": None, "pending": [], "windows": before})
+        windows.restore({"clock": None, "pending": [], "windows": self._kept(state.filter(asked))})
         made = rows_of(windows.feed(items, clock), self._schema)
         fresh = self._saved(windows)
         # What has gone stays in the changes, so that nobody takes it for unchanged.
@@ -62,8 +61,8 @@ class OneByOne(Arrays):
             return
         keyed = KeyedWindows(self._operation, self._context)
         fed = pc.is_in(windows[TEXT], pa.array(sorted(keyed.texts(e for e, _, _ in items_of(rows))), pa.string()))
-        blobs = windows[WINDOW].filter(pc.and_(fed, pc.is_valid(windows[WINDOW])))
-        keyed.restore({"clock": None, "pending": [], "windows": [loads(blob) for blob in blobs.to_pylist()]})
+        kept = self._kept(windows.filter(pc.and_(fed, pc.is_valid(windows[WINDOW]))))
+        keyed.restore({"clock": None, "pending": [], "windows": kept})
         keyed.check(keyed)
 
     def of_buckets(self, saved: Iterable[dict[str, Any]], rows: pa.Schema, clock: int) -> WindowContent:
@@ -82,6 +81,12 @@ class OneByOne(Arrays):
         return pc.or_(own, pc.less_equal(state[WAKE], clock))
 
     @staticmethod
+    def _kept(state: pa.Table) -> list[list[Any]]:
+        """Return windows as `KeyedWindows.restore` takes them, under the texts that they have here."""
+        columns = (state[name].to_pylist() for name in (WINDOW, TEXT))
+        return [[*loads(blob), text] for blob, text in zip(*columns, strict=True)]
+
+    @staticmethod
     def _saved(windows: KeyedWindows) -> pa.Table:
         kept = list(windows)
         due = [window.due() for window in kept]
@@ -92,6 +97,16 @@ class OneByOne(Arrays):
     def laid_over(self, windows: list[pa.Table], clock: int | None, depth: int | None = None) -> pa.Table | None:
         rows = self._last_of(windows, (TEXT,))
         return None if rows is None else rows.filter(pc.is_valid(rows[WINDOW]))
+
+    def with_own_texts(self, windows: pa.Table) -> pa.Table:
+        kept = self._kept(windows)
+        known, texts = {text for _, _, text in kept}, list[str]()
+        for values, _, before in kept:
+            text = key_text(tuple(map(tuple, values)))
+            # Earlier releases did not do this and began a second window of the key: that one goes on, the first ends by itself.
+            texts.append(before if text in known else text)
+            known.add(text)
+        return windows.set_column(0, _STATE.field(TEXT), pa.array(texts, pa.string()))
 
     def _due(self, windows: pa.Table) -> int:
         return int(pc.min(windows[WAKE]).as_py())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -64,21 +66,25 @@ class Values:
         sums = np.concatenate([[0], np.cumsum(self.valid)])
         return sums[end] - sums[start]
 
-    def lists(self, start: Array, end: Array) -> list[list[Any]]:
-        """Return the values of each range."""
+    def lists(self, start: Array, end: Array) -> Iterator[list[Any]]:
+        """Yield the values of each range; one after the other, for windows that share their events hold many times these."""
         if self.valid is None:
             flat, first, last = self.numbers.tolist(), start.tolist(), end.tolist()
         else:
             places = np.concatenate([[0], np.cumsum(self.valid)])
             flat, first, last = self.numbers[self.valid].tolist(), places[start].tolist(), places[end].tolist()
-        return [flat[a:b] for a, b in zip(first, last, strict=True)]
+        for a, b in zip(first, last, strict=True):
+            yield flat[a:b]
 
     def sums(self, start: Array, end: Array, *, squares: bool = False) -> list[Any]:
         """Return the exact sum of each range, of floats rounded once; or of ints the sum of squares."""
         if not self.whole:
             return [fsum(values) for values in self.lists(start, end)]
         if self._most ** (2 if squares else 1) * max(len(self.numbers), 1) >= _SAFE:
-            return [sum(v * v for v in values) if squares else sum(values) for values in self.lists(start, end)]
+            # What is null is 0. Ints of Python are exact, whatever their size.
+            own = self.numbers.tolist()
+            sums = [0, *accumulate(v * v for v in own)] if squares else [0, *accumulate(own)]
+            return [sums[b] - sums[a] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
         terms = self.numbers * self.numbers if squares else self.numbers
         total = np.concatenate([[0], np.cumsum(terms)])
         return (total[end] - total[start]).tolist()

@@ -50,12 +50,14 @@ class WindowContent:
         pending: rows later than the clock, as they came; None: none.
         clock: up to which all is done, in ms; None: not known.
         changed: of `windows` the rows that the last batch has made; None: all may be.
+        unchecked: behind a piece of a batch, rows with the keys of windows that may hold too much; None: none does.
     """
 
     windows: pa.Table | None = None
     pending: pa.Table | None = None
     clock: int | None = None
     changed: pa.Table | None = None
+    unchecked: pa.Table | None = None
 
     @property
     def keys(self) -> int:
@@ -87,13 +89,16 @@ class Arrays(ABC):
         """Return how many stateful operations lie before it (`WindowContext.depth`)."""
         return self._context.depth
 
-    def feed(self, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
+    def feed(
+        self, state: WindowContent, rows: pa.Table, clock: int, *, is_piece: bool = False
+    ) -> tuple[pa.Table, WindowContent]:
         """Run rows up to `clock`, then the ticks up to `clock` for all windows.
 
         Args:
             state: behind the batch before.
             rows: partition and aggregated fields, `CLOCK` and `ORDER`, in any order; later ones than `clock` wait.
             clock: ms; never less than that of the state.
+            is_piece: the rows may be a part of a batch, behind which `check` comes: later ones may bring a total back.
 
         Returns:
             The results in the order of (clock, order), and the state behind them.
@@ -111,10 +116,35 @@ class Arrays(ABC):
         if rows.num_rows and state.clock is not None and rows[events.CLOCK][0].as_py() < state.clock:
             raise ValueError(f"an event of clock {rows[events.CLOCK][0]} comes after clock {state.clock}")
         made, windows, changed = self._in_steps(state, rows, clock)
+        unchecked = state.unchecked
         if windows is not None and rows.num_rows:
             # Not behind each step: a sum that only a step ends with is no batch's.
-            self._check(windows if changed is None else changed, rows)
-        return made, WindowContent(windows, pending if pending.num_rows else None, clock, changed)
+            try:
+                self._check(windows if changed is None else changed, rows)
+            except ArithmeticError:
+                if not is_piece:
+                    raise
+                own = self._one_per_key(rows)
+                unchecked = own if unchecked is None else pa.concat_tables([unchecked, own])
+        return made, WindowContent(windows, pending if pending.num_rows else None, clock, changed, unchecked)
+
+    def check(self, state: WindowContent) -> None:
+        """Check behind the last piece of a batch what could not be said behind one before.
+
+        Raises:
+            ArithmeticError: as of `feed`.
+        """
+        if state.unchecked is not None and state.windows is not None:
+            self._check(state.windows, state.unchecked)
+
+    def _one_per_key(self, rows: pa.Table) -> pa.Table:
+        """Return rows with all keys of some, for `_check`."""
+        rows = rows.select(list(dict.fromkeys([*self._context.partition, events.CLOCK, events.ORDER])))
+        try:
+            _, first = np.unique(numbered(self._context.partition, None, rows)[0], return_index=True)
+        except pa.ArrowNotImplementedError:
+            return rows
+        return rows.take(pa.array(first))
 
     def _in_steps(
         self, state: WindowContent, rows: pa.Table, clock: int
@@ -184,6 +214,11 @@ class Arrays(ABC):
             clock: of the last one; what had ended by then is left out.
             depth: of the windows that left them (`WindowContext.depth`); None: as of these.
         """
+
+    def with_own_texts(self, windows: pa.Table) -> pa.Table:
+        """Return the windows of a state whose texts of keys have another form than here (`TEXT_FORM`) with their own ones."""
+        # Most keep none.
+        return windows
 
     def joined(self, states: Iterable[WindowContent], rows: pa.Schema, clock: int) -> WindowContent:
         """Return the states of separate keys as one.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
+from unicodedata import unidata_version
 
 from pipelines.aggregators.ordering import distinct, order_key, values_of
 from pipelines.aggregators.window import Accumulator, EventAggregator, State, WindowAggregator
@@ -17,6 +17,12 @@ from pipelines.windows.event import Event, alone
 SECOND: Final = 1000
 FAR: Final = 1 << 62
 """A clock that never comes."""
+
+TEXT_FORM: Final = f"1, Unicode {unidata_version}"
+"""The form of the texts of keys (`key_text`). What `repr` escapes goes by Python's tables of Unicode, which change.
+
+The number grows with a change of `key_text`: then states of before are looked up by texts of now (`Arrays.with_own_texts`).
+"""
 
 Key = tuple[tuple[Any, ...], ...]
 """For each partition field its different values in order; none where it is absent (Flowmix rules 4, partition)."""
@@ -219,9 +225,6 @@ def _text(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple | dict | set | frozenset):
         return repr(order_key(value))
-    if isinstance(value, datetime) and value.tzinfo:
-        # As the windows of earlier releases have it: beyond the year 2242 some microseconds share a window.
-        return f"datetime with zone:{value.timestamp()!r}"
     name, inside = order_key(value)
     # A decimal and a float of one value are one key; True, 1 and 1.0 of one column do not meet.
     return f"{type(value).__name__ if name == 'number' else name}:{inside!r}"

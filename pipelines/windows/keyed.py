@@ -326,14 +326,15 @@ class KeyedWindows:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take what `save` of the same operation gave."""
+        """Take what `save` of the same operation gave; behind a window may be the text under which it is kept."""
         self._clock = state["clock"]
         self._pending = [(restored_event(event), now, order) for event, now, order in state["pending"]]
         self._windows, self._known, self._timers = {}, {}, []
-        for values, saved in state["windows"]:
+        for values, saved, *text in state["windows"]:
             key = tuple(map(tuple, values))
             window = window_for(self._operation, key, self._context)
             window.restore(saved)
+            window.text = text[0] if text else window.text
             self._windows[window.text] = window
             if window.wake < FAR:
                 self._set_timer(window)

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from pipelines import aggregators as agg
 from pipelines.errors import NotTextError
+from pipelines.execution.checkpoint import window_files
 from pipelines.execution.checkpoint.belonging import Named, named_by
 from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
 from pipelines.execution.checkpoint.window_files import (
@@ -34,9 +36,10 @@ from pipelines.execution.checkpoint.window_files import (
 )
 from pipelines.graph import events as ev
 from pipelines.state.record import BatchRecord
-from pipelines.windows.array_kinds import windows_of
+from pipelines.windows import buffer
+from pipelines.windows.array_kinds import OneByOne, windows_of
 from pipelines.windows.arrays import Arrays, WindowContent
-from pipelines.windows.buffer import WindowContext
+from pipelines.windows.buffer import WindowContext, identity_of
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import BOUNDS, AggregateWindow, AlignedWindow
@@ -461,7 +464,10 @@ class Passing:
     def laid_over(self, *_: Any) -> None:
         """Hold nothing."""
 
-    def feed(self, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
+    def check(self, *_: Any) -> None:
+        """Accept."""
+
+    def feed(self, state: WindowContent, rows: pa.Table, clock: int, **_: Any) -> tuple[pa.Table, WindowContent]:
         came = rows if state.pending is None else pa.concat_tables([state.pending, rows])
         return came, replace(state, pending=None, clock=clock)
 
@@ -497,3 +503,129 @@ def test_what_fails_between_two_windows_is_asked_about_where_it_is_of_the_rows(
     failure: Any = failed.value
     assert (failure.error, failure.number, failure.is_between) == (error, 1, True)
     assert windows.waiting_fail(1, before, (table([]), 10), between)
+
+
+def one_by_one(folder: Path, operation: Any) -> WindowFiles:
+    made = pa.schema([("k", pa.string()), ("sum", pa.int64()), ("distinct", pa.int64()), *OWN])
+    windows = windows_of(operation, context("k"), TAKEN, made)
+    assert isinstance(windows, OneByOne)
+    return WindowFiles(StateFolder(folder), [windows], Definition(SIGNATURE, (SIGNATURE,), None, ()))
+
+
+NEW = "é"
+"""Stands for a character that is new in Unicode: only a Python that knows it writes it as it is."""
+
+
+def runs_python(patch: pytest.MonkeyPatch, form: str | None, escape: Any) -> None:
+    """Let a process be one of a Python with other tables of Unicode; None: of a release that does not say which."""
+    patch.setattr(buffer, "_text", escape)
+    patch.setattr(window_files, "TEXT_FORM", form, raising=False)
+
+
+@pytest.mark.parametrize("form", [None, "1, Unicode 14"])
+def test_windows_go_on_where_another_python_escapes_other_characters(
+    form: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = AggregateWindow((agg.Sum("v"), agg.DistinctCount("v", "distinct")), Policy.count(1), Policy.count(9))
+    before: StateRef | None = None
+    found = []
+    for txid, upgraded in enumerate([False, False, True, True, False, True]):
+        with monkeypatch.context() as patch:
+            runs_python(patch, *(("1, Unicode 15", repr) if upgraded else (form, ascii)))
+            own = one_by_one(tmp_path, operation)
+            keys = [NEW, f"other {txid}", *(f"k{n}" for n in range(40) if not txid)]
+            (made,), before = own.run(
+                txid, 0, before, [(table([(k, 1, txid, f"{n}") for n, k in enumerate(keys)]), txid)]
+            )
+            found += [row["sum"] for row in made.to_pylist() if row["k"] == NEW]
+            assert own.rows(before) == 41 + txid + 1
+    assert found == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_window_that_has_ended_stays_so_for_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = (agg.Sum("v"), agg.DistinctCount("v", "distinct"))
+    operation = AggregateWindow(chain, Policy.time(1), Policy.time(3), False, 2000)
+    before: StateRef | None = None
+    for txid, (form, escape, rows) in enumerate(
+        [
+            (None, ascii, [(NEW, 1, 0, "0"), *((f"k{n}", 1, 9000, f"{n + 1}") for n in range(40))]),
+            (None, ascii, [("k0", 1, 10_500, "0")]),
+            ("1, Unicode 15", repr, []),
+        ]
+    ):
+        with monkeypatch.context() as patch:
+            runs_python(patch, form, escape)
+            own = one_by_one(tmp_path, operation)
+            clock = (1000, 10_500, 10_600)[txid]
+            (made,), before = own.run(txid, 0, before, [(table(rows), clock)])
+            assert all(row["k"] != NEW or row[ev.CLOCK] <= 2000 for row in made.to_pylist())
+
+
+def test_windows_that_an_earlier_release_has_split_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = (agg.Sum("v"), agg.DistinctCount("v", "distinct"))
+    operation = AggregateWindow(chain, Policy.time(5), Policy.count(9), False, 60_000)
+    with monkeypatch.context() as patch:
+        runs_python(patch, None, ascii)
+        _, before = one_by_one(tmp_path, operation).run(0, 0, None, [(table([(NEW, 1, 1000, "0")]), 1000)])
+        # To a release that does not look, that of another Python looks like its own.
+        runs_python(patch, None, repr)
+        _, before = one_by_one(tmp_path, operation).run(1, 0, before, [(table([(NEW, 2, 2000, "0")]), 2000)])
+    runs_python(monkeypatch, "1, Unicode 15", repr)
+    found = []
+    for txid, (rows, clock) in enumerate([([(NEW, 4, 3000, "0")], 9000), ([], 12_500)], 2):
+        (made,), before = one_by_one(tmp_path, operation).run(txid, 0, before, [(table(rows), clock)])
+        found += [(row["sum"], row[ev.CLOCK], row[ev.ID].split("-")[-3]) for row in made.to_pylist()]
+    first, second = (identity_of(context("k"), escape(NEW)).split("-")[-1] for escape in (ascii, repr))
+    assert found == [(1, 6000, first), (6, 7000, second), (1, 11_000, first), (6, 12_000, second)]
+
+
+def test_windows_by_far_times_go_on_that_were_kept_by_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two such keys shared a window where no float tells them apart: it is that of the key that began it."""
+    keys = [datetime(2300, 1, 1, 0, 0, 0, micros, UTC) for micros in (1, 2)]
+    kind = pa.timestamp("us", "UTC")
+    operation = AggregateWindow((agg.Sum("v"),), Policy.count(1), Policy.count(0), False, 60_000)
+
+    def run(txid: int, before: StateRef | None, each: list[datetime]) -> tuple[list[int], StateRef]:
+        made = pa.schema([("k", kind), ("sum", pa.int64()), *OWN])
+        windows = [windows_of(operation, context("k"), TAKEN.set(0, pa.field("k", kind)), made)]
+        own = WindowFiles(StateFolder(tmp_path), windows, Definition(SIGNATURE, (SIGNATURE,), None, ()))
+        rows = table([("", 1, txid, f"{n}") for n, _ in enumerate(each)])
+        (results,), ref = own.run(txid, 0, before, [(rows.set_column(0, "k", pa.array(each, kind)), txid)])
+        return results["sum"].to_pylist(), ref
+
+    with monkeypatch.context() as patch:
+        runs_python(patch, None, lambda value: f"datetime with zone:{value.timestamp()!r}")
+        found, before = run(0, None, keys)
+        assert found == [1, 2]
+    found, before = run(1, before, keys[::-1])
+    assert found == [1, 3]
+    assert run(2, before, keys)[0] == [4, 2]
+
+
+HALF = 2**62
+CHAINS: list[tuple[Any, ...]] = [(agg.Sum("v"),), (agg.Sum("v"), agg.DistinctCount("v", "distinct"))]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_a_batch_is_refused_for_what_its_windows_hold_behind_it_in_however_many_pieces_it_comes(
+    chain: tuple[Any, ...], cut: int, tmp_path: Path
+) -> None:
+    operation = AggregateWindow(chain, Policy.count(9), Policy.count(0), True)
+    made = pa.schema([("k", pa.string()), ("sum", pa.int64()), ("distinct", pa.int64()), *OWN])
+    made = pa.schema([field for field in made if field.name in {"k", *operation.outputs, *ev.COLUMNS}])
+
+    def run(folder: str, values: list[int]) -> None:
+        rows: list[Row] = [("a", value, n, f"{n}") for n, value in enumerate(values)]
+        rows.append(("b", 1, len(values), "9"))
+        windows = [windows_of(operation, context("k"), TAKEN, made)]
+        own = WindowFiles(StateFolder(tmp_path / folder), windows, Definition(SIGNATURE, (SIGNATURE,), None, ()))
+        pieces = [(table(rows[:cut]), cut - 1), (table(rows[cut:]), 9)] if cut else [(table(rows), 9)]
+        own.run(0, 0, None, pieces)
+
+    run("fits", [HALF, HALF, -HALF])
+    # Its last event may be in another piece than the last.
+    with pytest.raises(WindowFailure, match=r'the sum of "v" does not fit bigint in the window of k \'a\''):
+        run("does not", [HALF, HALF, HALF])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines import aggregators as agg
+from pipelines.flowmix import Flow
 from pipelines.graph import events as ev
+from pipelines.testing import run_flow
 from pipelines.windows import arrays
 from pipelines.windows.array_kinds import OneByOne
 from pipelines.windows.arrays import EMPTY, WindowContent, from_ipc, to_ipc
@@ -26,7 +29,7 @@ from pipelines.windows.operations import (
     SwitchWindow,
 )
 from pipelines.windows.policy import Policy
-from tests.windows.window_runs import context
+from tests.windows.window_runs import context, run
 
 OWN = [(name, pa.int64() if name in (ev.TIME, ev.CLOCK) else pa.string()) for name in ev.COLUMNS]
 TAKEN = pa.schema([("k", pa.list_(pa.string())), ("v", pa.float64()), *OWN])
@@ -107,3 +110,21 @@ def check_history(window: Any, parts: list[tuple[list[Row], int]], keyed: bool) 
         assert after.windows is not None
         assert laid.sort_by("_text").to_pylist() == after.windows.sort_by("_text").to_pylist()
         state = WindowContent(laid, after.pending, after.clock)
+
+
+FAR = [datetime(2300, 1, 1, 0, 0, 0, micros, UTC) for micros in (1, 2)]
+
+
+def test_keys_a_microsecond_apart_have_windows_of_their_own_however_far_away_they_are() -> None:
+    """Floats of seconds do not tell them apart from the year 2242 on; Spark, which deals keys to buckets, does."""
+    operation, kind = AggregateWindow((agg.Count("n"),), count(2), count(2)), pa.timestamp("us", "UTC")
+    for keys in (FAR, [[FAR[0]], [FAR[1]]]):
+        assert run(operation, [{"k": key} for key in keys], "k") == []
+    flow = Flow("f").stream("s", "k timestamp, v bigint").partition("k")
+    built = flow.aggregate(agg.Count("n"), trigger=count(2), evict=count(2)).output().build()
+    assert run_flow(built, {"s": [{"k": key, "timestamp": n} for n, key in enumerate(FAR)]})["s"] == []
+    taken = TAKEN.set(0, pa.field("k", kind))
+    windows = OneByOne(operation, context("k"), pa.schema([("k", kind), ("n", pa.int64()), *OWN]))
+    batch = table([(None, 1.0, 0), (None, 1.0, 0)], 0).set_column(0, taken.field("k"), pa.array(FAR, kind))
+    results, state = windows.feed(EMPTY, batch, 0)
+    assert (results.num_rows, state.keys) == (0, 2)

@@ -26,6 +26,7 @@ from pipelines.execution.protocol.failures import comes_of_rows
 from pipelines.graph import events
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.windows.arrays import EMPTY, Arrays, WindowContent, from_ipc, to_ipc
+from pipelines.windows.buffer import TEXT_FORM
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -423,6 +424,7 @@ class WindowFiles:
             "each": [each.hex() for each in self._definition.each],
             "depths": [windows.depth for windows in self._windows],
             "version": self._version,
+            "texts": TEXT_FORM,
             "outputs": list(self._definition.outputs),
             "txid": txid,
             "clock": states[0].clock,
@@ -441,8 +443,13 @@ class WindowFiles:
     ) -> tuple[tuple[pa.Table, ...], States]:
         parts, state = [], states[0]
         for rows, clock in pieces:
-            results, state = self._feed(0, state, rows, clock)
+            results, state = self._feed(0, state, rows, clock, is_piece=True)
             parts.append(results)
+        try:
+            self._windows[0].check(state)
+        except Exception as error:
+            raise WindowFailure(error, 0) from error
+        state = replace(state, unchecked=None)
         # What has changed is known of one piece: of several all may have.
         made, after = [pa.concat_tables(parts)], [state if len(parts) == 1 else replace(state, changed=None)]
         for number in range(1, len(self._windows)):
@@ -460,9 +467,11 @@ class WindowFiles:
             after.append(state)
         return tuple(made), tuple(after)
 
-    def _feed(self, number: int, state: WindowContent, rows: pa.Table, clock: int) -> tuple[pa.Table, WindowContent]:
+    def _feed(
+        self, number: int, state: WindowContent, rows: pa.Table, clock: int, *, is_piece: bool = False
+    ) -> tuple[pa.Table, WindowContent]:
         try:
-            return self._windows[number].feed(state, rows, clock)
+            return self._windows[number].feed(state, rows, clock, is_piece=is_piece)
         except Exception as error:
             raise WindowFailure(error, number) from error
 
@@ -519,7 +528,9 @@ class WindowFiles:
         last = self._read(ref)
         self._version = self._version or last.head.get("version")
         parts = [*(self._read(file) for file in last.below), last]
-        self._stands(ref, last.below, sum(_bytes_of_windows(part.head["parts"]) for part in parts))
+        # A key has one text in a file and all below it: behind one of another form the next file is whole.
+        if _has_own_texts(last):
+            self._stands(ref, last.below, sum(_bytes_of_windows(part.head["parts"]) for part in parts))
         return tuple(_state_in(parts, number, arrays) for number, arrays in enumerate(self._windows))
 
     def left_by(self, ref: StateRef) -> tuple[bool, str | None]:
@@ -597,7 +608,15 @@ def _state_in(parts: Sequence[_Read], number: int, arrays: Arrays) -> WindowCont
     # When a window ends may depend on how many were before it: who left it knew. Files of an earlier release do not say it.
     depths: list[int] = last.head.get("depths", [])
     depth = depths[number] if depths else None
-    return WindowContent(arrays.laid_over(windows, clock, depth), last.tables.get(_part(_PENDING, number)), clock)
+    laid = arrays.laid_over(windows, clock, depth)
+    if laid is not None and not _has_own_texts(last):
+        laid = arrays.with_own_texts(laid)
+    return WindowContent(laid, last.tables.get(_part(_PENDING, number)), clock)
+
+
+def _has_own_texts(last: _Read) -> bool:
+    """Return whether a file's keys have the texts that they have here; files of an earlier release do not say their form."""
+    return last.head.get("texts") == TEXT_FORM
 
 
 def _part(name: str, number: int) -> str:
