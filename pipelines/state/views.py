@@ -6,7 +6,6 @@ its table's path and version, so it travels to Spark's workers and is opened the
 
 from __future__ import annotations
 
-import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.errors import StateAccessError
-from pipelines.graph.plain_values import Convert, converter, plain_list, without_zone
+from pipelines.graph.plain_values import Convert, converter, plain_list, plain_time
 from pipelines.state.far_times import times_named
 from pipelines.state.kinds import ROWS
 from pipelines.state.literals import as_held, canonical, may_hold, nearest
@@ -201,8 +200,7 @@ class TableView(StateView):
 
 def _key(values: Iterable[Any]) -> Key:
     """Return a key as a state gives it: a time is without zone, in UTC."""
-    zoned = (without_zone(v) if isinstance(v, datetime.datetime) and v.tzinfo else v for v in values)
-    return tuple(canonical(value) for value in zoned)
+    return tuple(canonical(plain_time(value)) for value in values)
 
 
 def _rounded(kind: pa.DataType | None, value: Any) -> Any:
