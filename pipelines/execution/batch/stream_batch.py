@@ -296,10 +296,6 @@ class StreamBatch:
     def _app_id(self, name: str) -> str:
         return stream_id(self._group.topology.name, name, self._epoch.number)
 
-    @property
-    def _rejected_id(self) -> str:
-        return self._app_id(f"{NAME}/{self._group.name}")
-
     def _known(self, sink: Sink, last: int | None, txid: int) -> bool:
         """Return whether the table holds this txid already (a replay after a crash before Spark's commit).
 
@@ -336,7 +332,7 @@ class StreamBatch:
     def _is_rejected(self, txid: int) -> bool:
         """Return whether quarantine holds rows of this txid from a first life, behind which all states had it."""
         writer = self._group.quarantine
-        last = writer.committed(self._rejected_id) if writer.table.exists() else None
+        last = writer.committed(self._group.rejected_id(self._epoch.number)) if writer.table.exists() else None
         return last is not None and last >= txid
 
     def _replayed(self, sink: Sink, txid: int) -> StateCommit:
@@ -618,7 +614,7 @@ class StreamBatch:
         writer.prepare(table_columns())
         of = writer.empty() if rows is None else of_group(rows, group.name)
         record = self._record(attempt, counts, of.num_rows, None).model_copy(update={"group": group.name})
-        app_id, seen = self._rejected_id, self._rejected_seen
+        app_id, seen = self._group.rejected_id(self._epoch.number), self._rejected_seen
 
         def commit() -> int:
             if again:
