@@ -13,7 +13,7 @@ from pipelines.errors import ReadPointError, UnknownStateError
 from pipelines.execution.batch.plan_run import RECEIVED, XOR, Base, around_own
 from pipelines.execution.report import StateCommit
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
-from pipelines.state.turns import stream_id
+from pipelines.state.turns import rejected_id, stream_id
 
 if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup, Sink
@@ -85,8 +85,9 @@ class FormerLife:
 
     def is_rejected(self, txid: int) -> bool:
         """Return whether quarantine holds rows of this txid from a first life, behind which all states had it."""
-        writer = self._group.quarantine
-        last = writer.committed(self._group.rejected_id(self._epoch.number)) if writer.table.exists() else None
+        group, writer = self._group, self._group.quarantine
+        app_id = rejected_id(group.topology.name, group.name, self._epoch.number)
+        last = writer.committed(app_id) if writer.table.exists() else None
         return last is not None and last >= txid
 
     def replayed(self, sink: Sink, txid: int) -> StateCommit:

@@ -28,9 +28,7 @@ from pipelines.spark.arrow_frame import empty_frame
 from pipelines.state.delta_log import has_log
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.quarantine import NAME
 from pipelines.state.schema import SLICE_COLUMN, StateSchema
-from pipelines.state.turns import stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident.topology import TridentTopology
 
@@ -275,10 +273,6 @@ class BatchGroup:
         return tuple(
             tuple(sink for sink in self.sinks if level[sink.name] == number) for number in sorted(set(level.values()))
         )
-
-    def rejected_id(self, epoch: int) -> str:
-        """Return the transaction id of the group's rejected rows in quarantine."""
-        return stream_id(self.topology.name, f"{NAME}/{self.name}", epoch)
 
     @property
     def source_stage(self) -> str:

@@ -44,7 +44,7 @@ from pipelines.state.quarantine import NAME
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.texts import check_texts
-from pipelines.state.turns import LateWriterError, stream_id
+from pipelines.state.turns import LateWriterError, rejected_id, stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -489,7 +489,8 @@ class StreamBatch:
         writer.prepare(table_columns())
         of = writer.empty() if rows is None else of_group(rows, group.name)
         record = self._record(attempt, counts, of.num_rows, None).model_copy(update={"group": group.name})
-        app_id, seen = self._group.rejected_id(self._epoch.number), self._former.rejected_seen
+        app_id = rejected_id(group.topology.name, group.name, self._epoch.number)
+        seen = self._former.rejected_seen
 
         def commit() -> int:
             if again:

@@ -23,7 +23,7 @@ from pipelines.execution.checkpoint.window_files import Begun, StateRef, outputs
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.places.location import path_below
 from pipelines.state.record import BATCH, SLICE
-from pipelines.state.turns import last_txid, stream_id
+from pipelines.state.turns import last_txid, rejected_id, stream_id
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -265,8 +265,8 @@ class Belonging:
             return None
         if name.startswith(QUARANTINE):
             # All queries of the flow write it, and not in each batch: only what this one has committed last is known.
-            group = f"{QUARANTINE}/{self._checkpoint.folder.name}"
-            return last_txid(table.opened(), stream_id(self._checkpoint.flow, group, epoch.number))
+            app_id = rejected_id(self._checkpoint.flow, self._checkpoint.folder.name, epoch.number)
+            return last_txid(table.opened(), app_id)
         held = [
             commit.txid
             for commit in table.commits.batches()

@@ -16,7 +16,7 @@ from pipelines.execution.protocol.coordinator import AttemptStore, BatchState
 from pipelines.execution.protocol.groups import readers_of
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.record import BATCH, POISON, BatchRecord, CommitRecord
-from pipelines.state.turns import stream_id
+from pipelines.state.turns import rejected_id, stream_id
 
 if TYPE_CHECKING:
     from pipelines.state.table import StateTable
@@ -157,7 +157,7 @@ class Epochs:
         known += [commit.epoch or 0 for commit in own if commit.kind in (BATCH, POISON)]
         number = max(known) + 1
         # Delta keeps a transaction id for longer than the log keeps its commit.
-        while quarantine.committed(group.rejected_id(number)) is not None:
+        while quarantine.committed(rejected_id(group.topology.name, group.name, number)) is not None:
             number += 1
         return number
 
@@ -180,7 +180,7 @@ class Epochs:
         if not writer.table.exists():
             return
         record = BatchRecord(kind=RESET, flow=flow, epoch=epoch)
-        app_id = self._group.rejected_id(epoch)
+        app_id = rejected_id(flow, self._group.name, epoch)
         if len(self._group.topology.spouts) == len(self._group.spouts):
             writer.reset(record, app_id)
             return
@@ -222,7 +222,7 @@ class Epochs:
         sinks = [(sink.writer, stream_id(flow, sink.name, epoch.number)) for sink in self._group.sinks]
         if not quarantine.table.exists() or any(writer.declared.kind != TRANSACTIONAL for writer, _ in sinks):
             return False
-        streams = [*sinks, (quarantine, self._group.rejected_id(epoch.number))]
+        streams = [*sinks, (quarantine, rejected_id(flow, self._group.name, epoch.number))]
         held = (writer.committed(stream) for writer, stream in streams)
         return all(last is not None and last >= txid for last in held)
 
