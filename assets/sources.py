@@ -19,7 +19,7 @@ from pipelines.graph.fields import parse_ddl
 from pipelines.places.location import Location, Place
 from pipelines.places.store import Entry
 from pipelines.sources.base import place_of
-from pipelines.sources.files import passed_over
+from pipelines.sources.folder import passed_over
 
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Moved away in this moment, or a link that leads nowhere."""

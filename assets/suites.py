@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.events import failed_rows, table_metadata
+from assets.events import failed_rows
 from assets.events.reporting import plain_failures
 from assets.events.results_page import Checked, page_facts, write
 from assets.view import FlowView, identifier, state_key, verdict
@@ -39,8 +39,7 @@ def check_table(
 def frame_of(table: "StateTable", spark: SparkResource) -> "DataFrame":
     """Return a state as a Spark frame. A sliced table is many small files, which delta-rs reads in a tenth of the time."""
     if table.count("true") <= READ_WHOLE:
-        read = table.scan()
-        return spark.session().createDataFrame(read.cast(table_metadata.plain_schema(read.schema)))
+        return spark.session().createDataFrame(table.scan())
     return table.frame(spark.session())
 
 

@@ -18,20 +18,12 @@ Origins = Mapping[str, tuple[tuple[str, str], ...]]
 """The origins of each column: (stream or state, column)."""
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without Arrow's view types: delta-rs reads strings as views, which Spark does not take."""
-    import pyarrow as pa
-
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
-
-
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
     """Return an Arrow schema as Dagster's."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))
-            for field in plain_schema(schema)
+            for field in schema
         ]
     )
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pipelines import spark_functions as F
 from pipelines.ddl import MOST_DIGITS
 from pipelines.errors import FunctionError
-from pipelines.flowmix.values import as_double, compared, in_utc, of_type
+from pipelines.flowmix.values import as_double, compared, of_type
 from pipelines.graph.expressions import spark_sql
+from pipelines.graph.plain_values import in_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

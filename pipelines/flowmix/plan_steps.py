@@ -263,7 +263,7 @@ class QuerySteps(NodeChain):
             schema=f"{ddl}, {events.DDL}",
             **own,
         )
-        self.graph.replace(self._spout)
+        self.graph.put(self._spout)
         # What follows is the batch's.
         self._bare = self.pruned = False
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import math
-import struct
 from decimal import Decimal
 from typing import Any
+
+from pipelines.graph.plain_values import as_float32, in_utc
 
 _NUMBERS = ("tinyint", "smallint", "int", "integer", "bigint", "float", "double", "decimal", "numeric", "real", "long")
 _KINDS = {
@@ -66,7 +67,7 @@ def fitted(value: Any, sql_type: str | None) -> Any:
         return [fitted(item, inner) for item in values]
     if sql_type in ("float", "double") and type(value) in (int, Decimal):
         value = as_double(value)
-    return _in_32_bits(value) if sql_type == "float" and isinstance(value, float) else value
+    return as_float32(value) if sql_type == "float" and isinstance(value, float) else value
 
 
 def of_type(value: Any, sql_type: str | None) -> bool:
@@ -84,17 +85,3 @@ def as_double(value: float | Decimal) -> float:
         return float(value)
     except OverflowError:  # an int beyond all doubles
         return math.inf if value > 0 else -math.inf
-
-
-def _in_32_bits(value: float) -> float:
-    try:
-        near: float = struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    return near
-
-
-def in_utc(value: Any) -> Any:
-    """Return a time without a time zone as the one of UTC; any other value as it is."""
-    naive = isinstance(value, datetime.datetime) and value.tzinfo is None
-    return value.replace(tzinfo=datetime.UTC) if naive else value

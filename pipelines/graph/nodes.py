@@ -833,12 +833,8 @@ class Graph:
         self._nodes[node.id] = node
         return node
 
-    def add(self, node: Node) -> Node:
-        self._nodes[node.id] = node
-        return node
-
-    def replace(self, node: Node) -> None:
-        """Put a node in the place of the one with its id: a hint or resources that came after its definition."""
+    def put(self, node: Node) -> None:
+        """Add a node, in the place of the one with its id: a hint or resources may come after its definition."""
         self._nodes[node.id] = node
 
     def __getitem__(self, node_id: int) -> Node:

@@ -6,6 +6,8 @@ Timestamps are without time zone, in UTC; structs and maps are dicts, arrays are
 from __future__ import annotations
 
 import datetime
+import math
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +46,26 @@ def plain_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def without_zone(value: datetime.datetime | None) -> datetime.datetime | None:
     """Return a time with a zone as one without, in UTC."""
     return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def plain_time(value: Any) -> Any:
+    """Return a time with a zone as one without, in UTC; any other value as it is."""
+    return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
+
+
+def in_utc(value: Any) -> Any:
+    """Return a time without a time zone as the one of UTC; any other value as it is."""
+    naive = isinstance(value, datetime.datetime) and value.tzinfo is None
+    return value.replace(tzinfo=datetime.UTC) if naive else value
+
+
+def as_float32(value: float) -> float:
+    """Return a number as a `float` of Spark's holds it."""
+    try:
+        near: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return near
 
 
 def as_key(value: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.graph.arrow_types import ARROW_TYPES
-from pipelines.graph.plain_values import as_key, without_zone
+from pipelines.graph.plain_values import as_key, plain_time
 from pipelines.graph.types import parts_of
 
 Convert = Callable[[Any], Any]
@@ -195,7 +195,7 @@ def moment(value: Any) -> Any:
     """Return a time as one without a zone, in UTC."""
     if isinstance(value, numbers.Number):
         raise _unfit(value, "timestamp")
-    return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
+    return plain_time(value)
 
 
 def own_text(value: Any) -> str:

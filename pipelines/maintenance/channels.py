@@ -7,18 +7,17 @@ channel's commits one by one, passing over those that delete or move rows.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
 from pipelines.execution.checkpoint.changeover import watermark
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.graph import events
-from pipelines.sources.offsets import offset_lines
+from pipelines.sources.offsets import json_offsets, offset_lines
 from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.schema import TXID
 from pipelines.windows.bucket import NEVER
@@ -65,16 +64,9 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
 
 def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
     """Yield the version of a table at which a query goes on, and whether it is still in its first look at all of it."""
-    for offset in _offsets(reader, reader.finished_batches() - 1):
+    for offset in json_offsets(offset_lines(reader.spark, reader.finished_batches() - 1)):
         if offset.get("reservoirId") == table_id:
             yield int(offset["reservoirVersion"]), bool(offset.get("isStartingVersion"))
-
-
-def _offsets(reader: Checkpoint, batch: int) -> Iterator[dict[str, Any]]:
-    """Yield what a batch's entry in Spark's offset log says of its sources, as far as they say it in JSON."""
-    for line in offset_lines(reader.spark, batch)[2:]:
-        if line.startswith("{"):
-            yield json.loads(line)
 
 
 def streamed(lake: Lake) -> dict[str, int]:
@@ -97,7 +89,7 @@ def _asked_for(reader: Checkpoint) -> Iterator[tuple[str, int]]:
     """Yield tables and the versions to which a query may come back; what is torn, or moved away meanwhile, says nothing."""
     for back in (1, 0):
         with contextlib.suppress(ValueError, FileNotFoundError):
-            for offset in _offsets(reader, max(reader.finished_batches() - 1, 0) - back):
+            for offset in json_offsets(offset_lines(reader.spark, max(reader.finished_batches() - 1, 0) - back)):
                 if "reservoirVersion" in offset:
                     yield str(offset["reservoirId"]), int(offset["reservoirVersion"])
 

@@ -203,7 +203,8 @@ def _compare(column: Column, symbol: str, parameter: Any, kind: DataType | None,
 
 def _value(value: Any, kind: DataType | None, name: str) -> Any:
     """Return a value, fit for a comparison with a field; Spark reads a number, a truth value or a time in a text."""
-    from pipelines.quality.literals import INTEGRAL, family, in_utc, literal, value_family
+    from pipelines.graph.plain_values import in_utc
+    from pipelines.quality.literals import INTEGRAL, family, literal, value_family
 
     value = in_utc(value)
     if kind is None:

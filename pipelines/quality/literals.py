@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 from pipelines.bounds import shown
 from pipelines.errors import FieldError, FunctionError
 from pipelines.graph.dialects import SPARK
+from pipelines.graph.plain_values import in_utc
 
 LARGEST = 2**63 - 1
 INTEGRAL = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -127,6 +128,7 @@ def literal(value: Any, data_type: T.DataType, field: str, operation: str) -> An
     if wanted == "time" and isinstance(value, str):
         value = as_bound(value, operation)
     if value is None or value_family(value) == wanted:
+        # Spark takes a time without a zone for one of this host's.
         return _wall(value) if isinstance(data_type, T.TimestampNTZType) else in_utc(value)
     if wanted not in ("number", "string", "boolean", "time"):
         return value  # left to Spark's analysis
@@ -138,12 +140,6 @@ def _wall(value: Any) -> Any:
     if not isinstance(value, datetime.datetime):
         return value
     return F.lit(in_utc(value).astimezone(datetime.UTC).replace(tzinfo=None).isoformat()).cast(T.TimestampNTZType())
-
-
-def in_utc(value: Any) -> Any:
-    """Return a time without a time zone as the one of UTC, for Spark takes it for one of this host's; another value as it is."""
-    naive = isinstance(value, datetime.datetime) and value.tzinfo is None
-    return value.replace(tzinfo=datetime.UTC) if naive else value
 
 
 def between(column: Column, low: Any, high: Any, strict_low: bool, strict_high: bool) -> Column:

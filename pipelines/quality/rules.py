@@ -20,10 +20,11 @@ from pyspark.sql import types as T
 
 from pipelines.bounds import shown
 from pipelines.errors import FunctionError
+from pipelines.graph.plain_values import in_utc
 from pipelines.quality import patterns
 from pipelines.quality.conditions import condition_column
 from pipelines.quality.gate import Check
-from pipelines.quality.literals import INTEGRAL, Frame, as_bound, as_whole, between, family, in_utc, literal, literals
+from pipelines.quality.literals import INTEGRAL, Frame, as_bound, as_whole, between, family, literal, literals
 
 Expected = Callable[[Frame, Mapping[str, Any], str], Column]
 

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from pipelines.sources.change_feed import DeltaChangeFeed as DeltaChangeFeed
     from pipelines.sources.delta import DeltaTableSource as DeltaTableSource
     from pipelines.sources.files import CsvFiles as CsvFiles
-    from pipelines.sources.files import FileSource as FileSource
     from pipelines.sources.files import JsonFiles as JsonFiles
     from pipelines.sources.files import ParquetFiles as ParquetFiles
     from pipelines.sources.files import TextFiles as TextFiles
     from pipelines.sources.fixed import FixedBatches as FixedBatches
+    from pipelines.sources.folder import FileSource as FileSource
     from pipelines.sources.kafka import Kafka as Kafka
     from pipelines.sources.python import PythonSource as PythonSource
     from pipelines.sources.rate import Rate as Rate

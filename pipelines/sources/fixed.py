@@ -16,7 +16,7 @@ from pipelines.graph.plain_values import plain_list
 from pipelines.graph.row_values import to_arrow
 from pipelines.places.location import Location, Place, put_whole
 from pipelines.sources.base import FILE, place_of, stored_path
-from pipelines.sources.files import FileSource
+from pipelines.sources.folder import FileSource
 from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pipelines.graph.lineage_names import Dataset
 from pipelines.places.location import Place, put_whole
 from pipelines.private import LOGIN, SecretError, resolved
 from pipelines.sources.base import CORRUPT, FILE, Source, one_value, unmarked
-from pipelines.sources.files import unordinary
+from pipelines.sources.folder import unordinary
 from pipelines.sources.layouts import nothing_read, with_any
 from pipelines.sources.offsets import offset_of
 from pipelines.surroundings import private_among

@@ -10,7 +10,7 @@ two: the offset log says which.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,18 @@ def offset_lines(checkpoint: Place, batch: int) -> list[str]:
     """Return the lines of a batch's entry: the version, Spark's own, then one per source; none if there is no entry."""
     file = checkpoint / "offsets" / str(batch)
     return file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
+
+
+def json_offsets(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield what the lines of an entry say of its sources, as far as they say it in JSON."""
+    return (json.loads(line) for line in lines[2:] if line.startswith("{"))
+
+
+def last_number(folder: Place) -> int:
+    """Return the highest batch id that a log has a file of, -1 for none."""
+    return (
+        max((int(file.name) for file in folder.iterdir() if file.name.isdigit()), default=-1) if folder.is_dir() else -1
+    )
 
 
 def offset_of(checkpoint: Place, batch: int, index: int) -> Any:
@@ -62,11 +74,8 @@ def offset_files(checkpoint: Place) -> dict[int, Place]:
 def offset_in_table(checkpoint: Place, table_id: str) -> dict[str, Any] | None:
     """Return where the last batch that Spark has planned ends in a Delta table; None if it has planned no such batch."""
     planned = list(offset_files(checkpoint).values())
-    for line in planned[-1].read_text("utf-8").split("\n") if planned else ():
-        offset = json.loads(line) if line.startswith("{") else {}
-        if offset.get("reservoirId") == table_id:
-            return dict(offset)
-    return None
+    offsets = json_offsets(planned[-1].read_text("utf-8").split("\n") if planned else ())
+    return next((offset for offset in offsets if offset.get("reservoirId") == table_id), None)
 
 
 def log_offset(checkpoint: Place, batch: int, index: int = 0) -> int:

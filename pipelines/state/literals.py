@@ -10,13 +10,13 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.aggregators.ordering import freeze
 from pipelines.errors import FieldError, TrideltaError
 from pipelines.graph.dialects import DATAFUSION
+from pipelines.graph.plain_values import as_float32
 
 
 class KeyFieldsError(TrideltaError):
@@ -167,10 +167,7 @@ def _whole(value: Any, limit: int) -> int:
 
 def nearest(value: float, kind: pa.DataType) -> float:
     """Return a number as a `float` or `double` column holds it."""
-    if not pa.types.is_float32(kind):
-        return value
-    with np.errstate(over="ignore"):
-        return float(np.float32(value))
+    return as_float32(value) if pa.types.is_float32(kind) else value
 
 
 def _real(value: Any, kind: pa.DataType) -> float:

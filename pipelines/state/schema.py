@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -192,8 +192,10 @@ def table_schema(columns: StructType, declared: StateSchema) -> StructType:
     """
     from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
+    from pipelines.spark.arrow_frame import all_nullable
+
     # Inside structs too: to Spark a fold of `struct<sum bigint not null>` is nullable, and it does not cast that back.
-    nullable = StructType.fromJson(_nullable(columns.jsonValue()))
+    nullable = cast(StructType, all_nullable(columns))
     fields = [f for f in nullable.fields if f.name not in HIDDEN]
     if declared.layout != MAP:
         hidden = ((TXID, LongType()), (SLICE_COLUMN, StringType()), (GEN, LongType()))
@@ -204,16 +206,6 @@ def table_schema(columns: StructType, declared: StateSchema) -> StructType:
         engine.append(StructField(PREVIOUS, StructType([StructField("txid", LongType(), True), *values]), True))
         engine.append(StructField(REMOVED, BooleanType(), True))
     return StructType([*fields, *engine])
-
-
-def _nullable(schema: Any) -> Any:
-    """Return a schema's JSON with every column, field and element nullable."""
-    if isinstance(schema, list):
-        return [_nullable(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    marks = ("nullable", "containsNull", "valueContainsNull")
-    return {name: True if name in marks else _nullable(part) for name, part in schema.items()}
 
 
 def struct_of(ddl: str) -> StructType:

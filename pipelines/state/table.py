@@ -25,7 +25,7 @@ from pipelines.state.reading import Reader, read_by_spark
 from pipelines.state.record import CommitRecord
 from pipelines.state.schema import HIDDEN, PROPERTY, StateSchema
 from pipelines.state.snapshot import Snapshot
-from pipelines.state.views import StateView, TableView
+from pipelines.state.views import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -230,7 +230,7 @@ class StateTable:
         return self._frame(spark, self._reader(version=version, before=txid))
 
     def view(self, version: int | None = None, *, txid: int | None = None, before: int | None = None) -> TableView:
-        """Return the state as a map, for functions; it travels to Spark's workers. See `StateView.open`.
+        """Return the state as a map, for functions; it travels to Spark's workers.
 
         Raises:
             ReadPointError: there is no such read point.
@@ -240,8 +240,8 @@ class StateTable:
         if version is not None and version != table.version():
             # As every read here: by the columns that the state has now.
             later = table.metadata().configuration.get(PROPERTY) if version < table.version() else None
-            return TableView(str(self.path), version, None, before, self._history.made(version), later)
-        return StateView.open(self.path, table.version(), before=before, made=str(mark))
+            return TableView(str(self.path), version, before, self._history.made(version), later)
+        return TableView(str(self.path), table.version(), before, str(mark))
 
     def _frame(self, spark: SparkSession, reader: Reader) -> DataFrame:
         rows = reader.snapshot.stored_rows

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError, TrideltaError
 from pipelines.state.kinds import OPAQUE, TRANSACTIONAL
+from pipelines.state.quarantine import NAME
 from pipelines.state.record import BATCH, FORGOTTEN, POISON, REPLAY, RESET, SLICE, BatchRecord
 from pipelines.state.table import StateTable
 
@@ -48,6 +49,11 @@ Transactions = dict[str, int]
 def stream_id(flow: str, state: str, epoch: int) -> str:
     """Return the transaction id of a stream in a table."""
     return f"{flow}/{state}/{epoch}"
+
+
+def rejected_id(flow: str, group: str, epoch: int) -> str:
+    """Return the transaction id of a batch group's rejected rows in quarantine."""
+    return stream_id(flow, f"{NAME}/{group}", epoch)
 
 
 def last_txid(table: DeltaTable, app_id: str) -> int | None:

@@ -6,7 +6,6 @@ its table's path and version, so it travels to Spark's workers and is opened the
 
 from __future__ import annotations
 
-import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.errors import StateAccessError
-from pipelines.graph.plain_values import Convert, converter, plain_list, without_zone
-from pipelines.places.location import Location, Place
-from pipelines.state.delta_log import commit_mark
+from pipelines.graph.plain_values import Convert, converter, plain_list, plain_time
 from pipelines.state.far_times import times_named
 from pipelines.state.kinds import ROWS
 from pipelines.state.literals import as_held, canonical, may_hold, nearest
@@ -35,7 +32,7 @@ Value = Any
 class StateView(ABC):
     """A state as a map, at one version: `keys` and `values` are its column names.
 
-    Made by `StateView.open` (a table) or `StateView.of_rows`. It may be pickled.
+    Made by `StateTable.view` or `StateView.of_rows`. It may be pickled.
     """
 
     keys: tuple[str, ...]
@@ -50,29 +47,6 @@ class StateView(ABC):
     def by_key(self) -> bool:
         """Return whether there is one value per key, or one value; else there are rows, any number of them."""
         return True
-
-    @staticmethod
-    def open(
-        path: str | Place,
-        version: int | None = None,
-        *,
-        keys: Sequence[str] | None = None,
-        before: int | None = None,
-        made: str | None = None,
-    ) -> TableView:
-        """Return the state in a table's folder.
-
-        Args:
-            version: of the Delta table; None: the last one, which the view then stays at.
-            keys: key columns, for tables of rows and tables that the engine did not make; else the state's own.
-            before: of opaque states, what the state held before this txid wrote: what a replay of it starts from.
-            made: what tells the version from that of another table at its place; None: it is looked up.
-        """
-        if version is None:
-            version = Snapshot.open(path).version
-        if made is None:
-            made = str(commit_mark(Location.of(path), version))
-        return TableView(str(path), version, tuple(keys) if keys is not None else None, before, made)
 
     @staticmethod
     def of_rows(
@@ -166,11 +140,15 @@ class RowsView(StateView):
 
 @dataclass(frozen=True)
 class TableView(StateView):
-    """A state of a table at a version."""
+    """A state of a table at a version.
+
+    Attributes:
+        before: of opaque states, what the state held before this txid wrote: what a replay of it starts from.
+        made: what tells the version from that of another table at its place.
+    """
 
     path: str
     version: int
-    key_columns: tuple[str, ...] | None = None
     before: int | None = None
     made: str = ""
     later: str | None = None
@@ -194,7 +172,7 @@ class TableView(StateView):
 
     @property
     def _reader(self) -> Reader:
-        return _opened(self.path, self.version, self.key_columns, self.before, self.made, self.later)
+        return _opened(self.path, self.version, self.before, self.made, self.later)
 
     def tuples(self) -> list[tuple[Any, ...]]:
         rows = self._reader.scan().select([*self.keys, *self.values])
@@ -222,8 +200,7 @@ class TableView(StateView):
 
 def _key(values: Iterable[Any]) -> Key:
     """Return a key as a state gives it: a time is without zone, in UTC."""
-    zoned = (without_zone(v) if isinstance(v, datetime.datetime) and v.tzinfo else v for v in values)
-    return tuple(canonical(value) for value in zoned)
+    return tuple(canonical(plain_time(value)) for value in values)
 
 
 def _rounded(kind: pa.DataType | None, value: Any) -> Any:
@@ -254,16 +231,14 @@ def _finished(convert: Convert, value: Any) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _opened(
-    path: str, version: int, keys: tuple[str, ...] | None, before: int | None, made: str, later: str | None
-) -> Reader:
+def _opened(path: str, version: int, before: int | None, made: str, later: str | None) -> Reader:
     """Return a version, opened once in a process for all copies of a view; `made` tells it from another table's."""
     snapshot = Snapshot.open(path, version)
     declared = StateSchema.model_validate_json(later) if later else snapshot.declared
     if declared is None:
         columns = tuple((name, "") for name in snapshot.types if name not in HIDDEN)
         declared = StateSchema(layout=ROWS, flow="", columns=columns)
-    return Reader(snapshot, declared if keys is None else declared.model_copy(update={"keys": keys}), before)
+    return Reader(snapshot, declared, before)
 
 
 class MapState:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import StructType as DeltaStruct
@@ -23,13 +23,12 @@ from pipelines.errors import DefinitionError, StateSchemaError
 from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.far_times import dates_named
+from pipelines.state.judged_writer import Judge, JudgedWriter
 from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
-from pipelines.state.lake import refuse_unwritten
 from pipelines.state.literals import is_wide, literal
-from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper, check_no_sql, version_of
+from pipelines.state.maintenance_commits import PLAIN_NAMES, check_no_sql, version_of
 from pipelines.state.merge import merge_arrow, merge_spark
-from pipelines.state.open_table import OpenTable
-from pipelines.state.record import BATCH, EPOCH, FORGOTTEN, RESET, BatchRecord, generation
+from pipelines.state.record import FORGOTTEN, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
@@ -45,22 +44,11 @@ from pipelines.state.schema import (
 )
 from pipelines.state.sums import TOO_LARGE, Room, StateOverflowError, allowances, checked_bounds, summed
 from pipelines.state.texts import check_texts, checked_texts
-from pipelines.state.turns import (
-    REWRITES,
-    LateWriterError,
-    Transactions,
-    Turn,
-    check_unchanged,
-    last_txid,
-    named,
-    of_rewrite,
-)
+from pipelines.state.turns import Transactions, last_txid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-    from pipelines.state.table import StateTable
 
 # Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
@@ -69,13 +57,10 @@ _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogClean
 _ON_STORES = {"delta.checkpointInterval": "10"}
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TRIES = 10
-_Judge = Callable[[DeltaTable], Transactions]
-"""Sees that a commit may be made from a snapshot, and gives what it carries."""
-_ONE_FILE = 2**40
 _APP_ID, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
-class StateWriter(TableKeeper):
+class StateWriter(JudgedWriter):
     """Writes one state table.
 
     Args:
@@ -84,11 +69,6 @@ class StateWriter(TableKeeper):
     Raises:
         LocationError: it lies where delta-rs writes none.
     """
-
-    def __init__(self, table: StateTable, declared: StateSchema) -> None:
-        refuse_unwritten(table.path)
-        super().__init__(table, declared)
-        self._open = OpenTable(table.name, table.path)
 
     def prepare(self, columns: StructType) -> None:
         """Create the table, or see that the one that is there fits. New value columns are added to it.
@@ -247,14 +227,14 @@ class StateWriter(TableKeeper):
         return None if bounds is None else Room(table.version(), bounds)
 
     def _append_arrow(
-        self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False, room: Room | None = None
+        self, rows: pa.Table, record: BatchRecord, judge: Judge, replaces: bool = False, room: Room | None = None
     ) -> int:
         where = _own_rows(record.txid) if replaces else None
         return self._write(
             lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where, room=room
         )
 
-    def _append_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
+    def _append_spark(self, frame: DataFrame, record: BatchRecord, judge: Judge, replaces: bool) -> int:
         """Append a batch's frame where it lies; `record.rows` is not known before."""
         names = [*self.declared.names, *ENGINE_COLUMNS]
 
@@ -269,7 +249,7 @@ class StateWriter(TableKeeper):
 
         return self._commit_spark(partial(self._save_fitting, save, _whole(frame, record.txid)), record, judge)
 
-    def _append_files(self, table: Location, frame: DataFrame, record: BatchRecord, judge: _Judge) -> int:
+    def _append_files(self, table: Location, frame: DataFrame, record: BatchRecord, judge: Judge) -> int:
         """Append a batch's frame where the table is on a store: Spark writes files, delta-rs commits them."""
         from pipelines.state.store_commits import check_age, commit_files, rows_of, written_by_spark
 
@@ -324,7 +304,7 @@ class StateWriter(TableKeeper):
         """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version."""
         return self._merge_arrow(rows, record, self._judge(record, app_id, seen=seen))
 
-    def _merge_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
+    def _merge_arrow(self, rows: pa.Table, record: BatchRecord, judge: Judge, replaces: bool = False) -> int:
         check_texts(self.table.name, rows)
         record = record.model_copy(update={"rows": rows.num_rows}).with_commit_name()
 
@@ -339,7 +319,7 @@ class StateWriter(TableKeeper):
 
         return self._commit(merge, record, judge)
 
-    def _merge_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
+    def _merge_spark(self, frame: DataFrame, record: BatchRecord, judge: Judge, replaces: bool) -> int:
         """Merge a frame by Spark's MERGE INTO.
 
         MERGE takes its transaction id and userMetadata from the session, so the frame's own session has them meanwhile:
@@ -485,136 +465,6 @@ class StateWriter(TableKeeper):
                 table.delete(where, commit_properties=properties(record, carried), post_commithook_properties=HOOKS)
 
             self._commit(forget, record, self._judge(record, None, seen=seen), _TRIES)
-
-    # --- commits ----------------------------------------------------------------------------------------------------
-
-    def _judge(
-        self, record: BatchRecord, app_id: str | None, *, replaces: bool = False, seen: int | None = None
-    ) -> _Judge:
-        turn = None if app_id is None else Turn(self.table, record, app_id, self.declared.kind, replaces, seen)
-
-        def judge(table: DeltaTable) -> Transactions:
-            check_no_sql(table, self.table.name)
-            if turn is not None:
-                return turn.judge(table)
-            check_unchanged(table, self.table, named(record), seen, record.group)
-            return of_rewrite(table, record)
-
-        return judge
-
-    def _commit(
-        self, commit: Callable[[DeltaTable, Transactions], object], record: BatchRecord, judge: _Judge, tries: int = 1
-    ) -> int:
-        """Commit by delta-rs: what is judged is the table that commits. Returns the version.
-
-        Args:
-            record: of the commit, with a name of its own: a store that has kept it and whose answer was lost says, asked again,
-                that there is such a version, which delta-rs then takes for that of another process.
-            tries: more than one where others' commits, of other rows, may come between: quarantine is shared.
-
-        Raises:
-            LateWriterError: another process has committed, before the table was opened or since.
-        """
-        table = self._open.now()
-        before, carried = table.version(), judge(table)
-        # Of other rows than these where it may be tried again.
-        known = {name: table.transaction_version(name) for name in carried if tries == 1 or name != REWRITES}
-        try:
-            commit(table, carried)
-            self._open.noted(before, carried)
-        except BaseException as error:
-            self._open.close()
-            if not isinstance(error, CommitFailedError):
-                raise
-            own = version_of(self.table, record, before)
-            if own is not None:
-                return own
-            now = DeltaTable(str(self.table.path))
-            judge(now)
-            if any(now.transaction_version(name) != version for name, version in known.items()):
-                seen = f"another process has committed version {now.version()} meanwhile"
-                raise LateWriterError(self.table.name, "a commit", seen) from error
-            if tries > 1:
-                return self._commit(commit, record, judge, tries - 1)
-            raise
-        return table.version()
-
-    def _commit_spark(
-        self, commit: Callable[[BatchRecord, Transactions], None], record: BatchRecord, judge: _Judge
-    ) -> int:
-        """Commit by Spark. Delta leaves out what comes under a version that its own snapshot knows, or a lower one, without a
-        word: so the commit is looked for in the log. Returns the version.
-        """
-        from pyspark.errors import PySparkException
-
-        table = self._open.now()
-        since, carried = table.version(), judge(table)
-        if len(carried) > 1 and record.epoch > 1:
-            # Spark's commit carries the first id alone: those of the epochs before go ahead.
-            begins = BatchRecord(kind=EPOCH, flow=record.flow, epoch=record.epoch).with_commit_name()
-            self._commit(lambda t, of: self._note(t, begins, of), begins, lambda t: dict([*judge(t).items()][1:]))
-        record = record.with_commit_name()
-        try:
-            commit(record, carried)
-        except PySparkException:
-            version = version_of(self.table, record, since)
-            if version is None:
-                judge(DeltaTable(str(self.table.path)))
-                raise
-        else:
-            version = version_of(self.table, record, since)
-        if version is None:
-            judge(DeltaTable(str(self.table.path)))
-            raise LateWriterError(self.table.name, f"batch {record.txid}", "Delta has left it out")
-        return version
-
-    def _write(
-        self,
-        rows: Callable[[DeltaTable], pa.Table],
-        record: BatchRecord,
-        judge: _Judge,
-        where: str | None = None,
-        tries: int = 1,
-        room: Room | None = None,
-    ) -> int:
-        record = record.with_commit_name()
-
-        def write(table: DeltaTable, carried: Transactions) -> None:
-            given = rows(table)
-            check_texts(self.table.name, given)
-            fits = room is not None and room.version == table.version()
-            bounds = room.bounds if room and fits else checked_bounds(table, self.table, self.declared, given, where)
-            said = record.model_copy(update={"rows": given.num_rows, "bounds": bounds})
-            with dates_named(self.table.name, given):
-                write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
-                    table,
-                    given,
-                    mode="overwrite" if where else "append",
-                    predicate=where,
-                    # A batch is one file per partition: readers of a channel take it whole.
-                    target_file_size=_ONE_FILE if record.kind == BATCH else None,
-                    commit_properties=properties(said, carried),
-                    post_commithook_properties=HOOKS,
-                )
-
-        return self._commit(write, record, judge, tries)
-
-    def _complete(
-        self, table: DeltaTable, rows: pa.Table, txid: int, since: int, *, own_txids: bool = False
-    ) -> pa.Table:
-        """Return all columns of the table: rows of `txid`, in the generation of `since`.
-
-        Args:
-            own_txids: keep what rows name themselves. Else such columns may come from a user's code, which knows no batches.
-        """
-        schema = pa.schema(table.schema().to_arrow())
-        count = rows.num_rows
-        columns = {name: rows[name] for name in rows.column_names}
-        columns.setdefault(SLICE_COLUMN, pa.repeat(pa.scalar(UNSLICED), count))
-        for name, value in ((TXID, txid), (GEN, generation(since))):
-            own = pa.scalar(value, pa.int64())
-            columns[name] = pc.fill_null(columns[name], own) if own_txids and name in columns else pa.repeat(own, count)
-        return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
 
 def _check_keys(state: str, declared: StateSchema, columns: StructType) -> None:

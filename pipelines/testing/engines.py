@@ -114,7 +114,7 @@ def with_batches(
             source = FixedBatches(node.source.schema, batches.get(node.stream, ()))
             source.max_parallelism = node.source.max_parallelism
             node = replace(node, source=source, slice_by=BATCH_NUMBER if slices else None)
-        twin.graph.add(node)
+        twin.graph.put(node)
     return twin
 
 

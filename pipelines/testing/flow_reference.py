@@ -26,8 +26,9 @@ from pipelines.flowmix.schemas import several_fields
 from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.graph.expressions import spark_sql
+from pipelines.graph.plain_values import plain_time
 from pipelines.planner.plain import Table
-from pipelines.testing.flow_values import copy_of, held, held_if_fit, plain_time, without_zones
+from pipelines.testing.flow_values import copy_of, held, held_if_fit, without_zones
 from pipelines.testing.spark_step import SparkStep
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.aggregators.ordering import SEVERAL
-from pipelines.flowmix.values import fitted, in_utc
+from pipelines.flowmix.values import fitted
 from pipelines.graph.arrow_types import arrow_type
-from pipelines.graph.plain_values import without_zone
+from pipelines.graph.plain_values import in_utc, plain_time
 from pipelines.graph.row_values import as_text, to_arrow, to_plain
 from pipelines.graph.types import parts_of
 from pipelines.windows.event import Event
@@ -76,11 +75,6 @@ def copy_of(event: Event) -> Event:
 def without_zones(event: Event) -> Event:
     """Return a copy as functions and predicates get it: times are without a zone, in UTC."""
     return _changed(event, plain_time)
-
-
-def plain_time(value: Any) -> Any:
-    """Return a time with a zone as one without, in UTC; any other value as it is."""
-    return without_zone(value) if isinstance(value, datetime.datetime) and value.tzinfo else value
 
 
 def _changed(event: Event, change: Callable[[Any], Any]) -> Event:

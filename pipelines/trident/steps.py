@@ -59,7 +59,7 @@ class Steps:
         """
         if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
             raise FunctionError("parallelism_hint", f"takes a positive whole number; got {tasks!r}")
-        self._topology.graph.replace(replace(self._topology.graph[self._node], hint=tasks))
+        self._topology.graph.put(replace(self._topology.graph[self._node], hint=tasks))
         return self
 
     def set_resources(self, **kinds: float) -> Self:
@@ -72,7 +72,7 @@ class Steps:
         """
         node = self._topology.graph[self._node]
         new = dict(checked_resources("set_resources", kinds))
-        self._topology.graph.replace(replace(node, resources=tuple(sorted({**dict(node.resources), **new}.items()))))
+        self._topology.graph.put(replace(node, resources=tuple(sorted({**dict(node.resources), **new}.items()))))
         return self
 
     def _add(self, node_type: type[nodes.Node], /, *, fields: Sequence[str] | None = None, **more: Any) -> Self:

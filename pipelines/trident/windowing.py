@@ -45,16 +45,6 @@ class WindowConfig:
     def __post_init__(self) -> None:
         self.operation(())
 
-    @property
-    def window_length(self) -> int:
-        """Return how many tuples, or ms, a window holds."""
-        return self.size
-
-    @property
-    def sliding_length(self) -> int:
-        """After how many tuples, or ms, a window is emitted."""
-        return self.slide
-
     def operation(self, aggregations: Sequence[nodes.Aggregation]) -> TaskWindow:
         """Return the window operation over some aggregations."""
         return TaskWindow(self.size, self.slide, "duration" if self.duration else "count", tuple(aggregations))

@@ -229,12 +229,12 @@ def test_windows_behind_windows_go_by_what_enters_them(spark: SparkSession, engi
 
 def test_lengths_of_the_configurations() -> None:
     """TridentWindowingTest 2, in ms."""
-    assert (TumblingCountWindow.of(9).window_length, TumblingCountWindow.of(9).sliding_length) == (9, 9)
-    assert (SlidingCountWindow.of(10, 2).window_length, SlidingCountWindow.of(10, 2).sliding_length) == (10, 2)
+    assert (TumblingCountWindow.of(9).size, TumblingCountWindow.of(9).slide) == (9, 9)
+    assert (SlidingCountWindow.of(10, 2).size, SlidingCountWindow.of(10, 2).slide) == (10, 2)
     twenty = TumblingDurationWindow.of(timedelta(seconds=20))
-    assert (twenty.window_length, twenty.sliding_length) == (20_000, 20_000)
+    assert (twenty.size, twenty.slide) == (20_000, 20_000)
     fifty = SlidingDurationWindow.of(timedelta(seconds=50), timedelta(seconds=10))
-    assert (fifty.window_length, fifty.sliding_length) == (50_000, 10_000)
+    assert (fifty.size, fifty.slide) == (50_000, 10_000)
 
 
 def test_results_have_the_types_that_are_said_or_come() -> None:

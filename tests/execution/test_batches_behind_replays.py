@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.execution.batch.stream_batch import StreamBatch
+from pipelines.execution.batch.former_life import FormerLife
 from pipelines.execution.checkpoint.engine_files import Epoch
 from pipelines.execution.checkpoint.replay_records import app_id
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
@@ -19,12 +19,12 @@ from tests.state.small_kinds import APP, ARROW, FLOW, SmallTable, record
 
 def again(state: SmallTable, txid: int, *rows: tuple[str, int]) -> bool:
     """Let a batch come again; whether the state takes it."""
-    batch: Any = StreamBatch.__new__(StreamBatch)
-    sink = SimpleNamespace(name="counts", writer=state.writer, table=state.table)
-    batch._epoch, batch._group = Epoch(1, 0), SimpleNamespace(sinks=[sink])
+    sink: Any = SimpleNamespace(name="counts", writer=state.writer, table=state.table)
+    group: Any = SimpleNamespace(sinks=[sink])
+    former = FormerLife(group, Epoch(1, 0))
     seen, last = state.writer.standing(APP)
-    known = batch._known(sink, last, txid)
-    if batch._skipping({"counts": known}, txid):
+    known = former.knows(sink, last, txid)
+    if former.skipping({"counts": known}, txid):
         return False
     given = pa.Table.from_pylist([{"word": word, "n": n} for word, n in rows], schema=ARROW)
     state.writer.commit_batch(given, record(txid), APP, known=known, seen=seen)

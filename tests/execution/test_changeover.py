@@ -231,7 +231,12 @@ class Starting(Epochs):
         sinks = [SimpleNamespace(name=name, table=lake.state(name), is_late=False) for name in states]
         quarantine = SimpleNamespace(table=lake.table(lake.quarantine_path("f"), "quarantine of f"))
         self._group: Any = SimpleNamespace(
-            topology=SimpleNamespace(name="f"), name="s", sinks=sinks, gates=None, quarantine=quarantine
+            topology=SimpleNamespace(name="f"),
+            name="s",
+            sinks=sinks,
+            gates=None,
+            quarantine=quarantine,
+            rejected="true",
         )
         self._checkpoint, self._wait = Checkpoint("f", lake.checkpoint_path("f", "s")), 0.0
         self._belonging = Belonging(self._checkpoint, lake)
@@ -254,7 +259,12 @@ class Reset(Epochs):
         sink = SimpleNamespace(name=channel, table=table, writer=writer, is_channel=True)
         quarantine = SimpleNamespace(table=lake.table(lake.quarantine_path("f"), "quarantine of f"))
         self._group: Any = SimpleNamespace(
-            topology=topology, name=query, sinks=[sink], quarantine=SimpleNamespace(table=quarantine.table), lake=lake
+            topology=topology,
+            name=query,
+            sinks=[sink],
+            quarantine=SimpleNamespace(table=quarantine.table),
+            rejected="true",
+            lake=lake,
         )
         self._checkpoint, self._wait, self._windows = Checkpoint("f", lake.checkpoint_path("f", query)), 0.0, None
         self._attempts_in = None

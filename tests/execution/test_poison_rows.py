@@ -89,7 +89,8 @@ class Query:
         monkeypatch.setattr(poison_module, "rejected_batch", lambda *_: Frame(self.fault))
         monkeypatch.setattr(poison_module, "_fields_of", lambda *_: ())
         columns = StructType([StructField(name, StringType()) for name, _ in COLUMNS])
-        monkeypatch.setattr(poison_module, "table_columns", lambda: columns)
+        for module in ("poison", "quarantine"):
+            monkeypatch.setattr(f"pipelines.execution.batch.{module}.table_columns", lambda: columns)
         self.tracker = self.tracked()
         self.tracker.fail(self.tracker.open(1, plan=self.checkpoint.plan(1)), "boom")
         assert self.tracker.state(1) is BatchState.POISON

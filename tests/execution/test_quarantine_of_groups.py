@@ -114,7 +114,7 @@ def schema(*without: str) -> pa.Schema:
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Quarantine:
     found = Quarantine(tmp_path)
-    for module in ("batch.poison", "runners.epochs"):
+    for module in ("batch.poison", "batch.quarantine", "runners.epochs"):
         monkeypatch.setattr(f"pipelines.execution.{module}.table_columns", lambda: found.columns)
     return found
 

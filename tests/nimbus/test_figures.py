@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from pipelines.execution.report import BatchReport
 from pipelines.nimbus.telemetry import figures
 from pipelines.nimbus.telemetry.figures import TaskFigures, gone, waiting
-from pipelines.sources.files import literal_path
+from pipelines.sources.folder import literal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

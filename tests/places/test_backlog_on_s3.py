@@ -12,7 +12,7 @@ import pytest
 from pipelines.nimbus.telemetry.figures import TaskFigures, waiting
 from pipelines.places.location import Location
 from pipelines.sources import JsonFiles, TextFiles
-from pipelines.sources.files import literal_path
+from pipelines.sources.folder import literal_path
 from tests.places.test_store import make_folder
 
 READ = ["new.json", "day=1/new.json", "day=1/hour=2/new.json", "_a=1.json"]

@@ -27,7 +27,7 @@ from pipelines.places.hdfs import HdfsStore
 from pipelines.places.location import Location
 from pipelines.places.store import FileStore, StoreError
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
-from pipelines.sources.files import _UNREAD, FileSource
+from pipelines.sources.folder import _UNREAD, FileSource
 from tests.places.conftest import use
 
 EXHAUSTIVE = pytest.mark.exhaustive

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.sources import CsvFiles, FileSource, FixedBatches, JsonFiles, ParquetFiles
 from pipelines.sources.base import file_key
-from pipelines.sources.files import passed_over
+from pipelines.sources.folder import passed_over
 
 SCHEMA = "k string, n bigint"
 Rows = Sequence[tuple[str, int]]

@@ -28,7 +28,7 @@ from pipelines.places.location import Location
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.base import _CLOSED
-from pipelines.sources.files import links_out
+from pipelines.sources.folder import links_out
 from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_other_fields, header_of, why_not_read
 from pipelines.trident import DeltaState, TridentTopology
 

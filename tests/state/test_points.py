@@ -29,7 +29,6 @@ from pipelines.state.reading import Key, Reader
 from pipelines.state.record import COMPACTION, BatchRecord
 from pipelines.state.schema import ValueColumn
 from pipelines.state.table import StateTable
-from pipelines.state.views import StateView
 from tests.maintenance.small_state import SmallState
 from tests.state.small_kinds import COLUMNS, FLOW, SmallTable
 
@@ -207,9 +206,8 @@ def test_the_version_of_a_txid_is_looked_for_while_no_other_thread_reads_the_log
         lambda table: [(commit.version, commit.txid) for commit in table.history()],
         lambda table: table.view().multi_get([("a",)]),
         lambda table: table.view(2).multi_get([("a",)]),
-        lambda table: StateView.open(table.path, 2).multi_get([("a",)]),
     ],
-    ids=["get", "scan", "scan of a version", "history", "view", "view of a version", "opened view"],
+    ids=["get", "scan", "scan of a version", "history", "view", "view of a version"],
 )
 def test_a_table_that_another_process_has_made_anew(
     tmp_path: Path, ask: Callable[[StateTable], Any], more: int

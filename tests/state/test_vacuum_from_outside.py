@@ -11,7 +11,6 @@ from pipelines.errors import ReadPointError
 from pipelines.state.damage import DamagedTableError
 from pipelines.state.lake import Lake
 from pipelines.state.table import StateTable
-from pipelines.state.views import StateView
 from tests.maintenance.small_state import STATE, SmallState
 
 
@@ -35,7 +34,7 @@ def test_a_version_without_its_files_is_too_old(table: StateTable) -> None:
         lambda: table.scan(txid=0),
         lambda: table.get([{"key": "a", "part": 1}], txid=1),
         lambda: table.scan(version=1),
-        lambda: StateView.open(table.path, 1).multi_get([("a", 1)]),
+        lambda: table.view(1).multi_get([("a", 1)]),
     ):
         with pytest.raises(ReadPointError, match="it is too old: a VACUUM has deleted data files of it since"):
             read()

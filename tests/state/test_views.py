@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from pipelines.errors import StateAccessError, TrideltaError
 from pipelines.state.literals import KeyValueError
+from pipelines.state.table import StateTable
 from pipelines.state.views import MapState, StateView, TableView
 from tests.maintenance.small_state import SmallState
 
@@ -48,7 +49,7 @@ def test_a_view_stays_at_its_version_and_travels(sales: SmallState) -> None:
     for view in (now, copy):
         assert view.multi_get([("a", 1)])[0][1] == 15
     assert first.multi_get([("a", 1)])[0][1] == 12
-    assert StateView.open(sales.table.path).multi_get([("a", 1)])[0][1] == 115
+    assert sales.table.view().multi_get([("a", 1)])[0][1] == 115
 
 
 def test_many_keys_of_several_columns_in_one_read(sales: SmallState) -> None:
@@ -83,21 +84,13 @@ def test_keys_that_do_not_fit(sales: SmallState) -> None:
         view.get()
 
 
-def test_a_table_of_someone_else_is_read_by_the_keys_that_are_named(tmp_path: Path) -> None:
-    write_deltalake(tmp_path / "prices", pa.table({"item": ["x", "y"], "price": [1.5, 2.5], "unit": ["kg", None]}))
-    view = StateView.open(tmp_path / "prices", keys=["item"])
-    assert (view.keys, view.values) == (("item",), ("price", "unit"))
-    assert view.multi_get([("y",), ("z",)]) == [(2.5, None), None]
-    assert DeltaTable(tmp_path / "prices").version() == view.version
-
-
 def test_the_value_of_a_table_of_someone_else_is_its_one_row(tmp_path: Path) -> None:
     for name, rates in (("none", []), ("one", [1.5]), ("two", [1.5, 2.5])):
         write_deltalake(tmp_path / name, pa.table({"rate": pa.array(rates, pa.float64())}))
-    assert StateView.open(tmp_path / "none").get() is None
-    assert StateView.open(tmp_path / "one").get() == 1.5
+    assert StateTable("none", tmp_path / "none").view().get() is None
+    assert StateTable("one", tmp_path / "one").view().get() == 1.5
     with pytest.raises(StateAccessError, match="keeps rows"):
-        StateView.open(tmp_path / "two").get()
+        StateTable("two", tmp_path / "two").view().get()
 
 
 def test_rows_in_memory() -> None:

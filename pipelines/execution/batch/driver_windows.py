@@ -23,7 +23,7 @@ from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.poison import Kept, PoisonRows
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
-from pipelines.execution.checkpoint.belonging import Belonging, Named, keep_named, named_by
+from pipelines.execution.checkpoint.belonging import Belonging, Named, epoch_beyond, keep_named, named_by
 from pipelines.execution.checkpoint.changeover import refuse_skipped, windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
@@ -357,12 +357,9 @@ class DriverWindows:
 
     def _next_epoch(self, checkpoint: Checkpoint, behind: int = 0) -> Epoch:
         """Return an epoch that goes on in Spark's part as it is, `behind` txids further than all that the outputs hold."""
-        epoch, done = checkpoint.epoch, checkpoint.finished_batches()
-        assert epoch is not None
-        commits = [commit for sink in self._group.sinks for commit in sink.table.history()]
-        number = max([epoch.number, *(commit.epoch or 0 for commit in commits)]) + 1
-        last = max([epoch.txid(done) - 1, *(commit.txid for commit in commits if commit.txid is not None)])
-        return Epoch(number, last + 1 + behind - done, done)
+        outputs = [sink.table for sink in self._group.sinks]
+        epoch = epoch_beyond(checkpoint, outputs, checkpoint.finished_batches() - 1)
+        return replace(epoch, first_txid=epoch.first_txid + behind)
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Read the state that the next batch needs."""

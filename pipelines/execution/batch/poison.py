@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from pipelines import logs
 from pipelines.errors import BatchError, DefinitionError, TrideltaError
-from pipelines.execution.batch.quarantine import of_group, poison_rows, rejected_batch, table_columns
+from pipelines.execution.batch.quarantine import of_group, poison_rows, rejected_batch, table_columns, txids_of
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.coordinator import Batch, BatchState, Coordinator
 from pipelines.execution.protocol.failures import is_of_rows, lake_fault, reason_of
@@ -23,7 +23,6 @@ from pipelines.sources.base import CORRUPT, FILE
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.quarantine import FILE_GONE, WAITING
 from pipelines.state.record import FORGOTTEN, POISON, BatchRecord
-from pipelines.state.schema import TXID
 from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
@@ -216,12 +215,7 @@ class PoisonRows:
 
     def kept(self) -> set[int]:
         """Return the txids whose rows are in quarantine: of this life of the checkpoint and of earlier ones."""
-        writer = self._group.quarantine
-        if not writer.table.exists():
-            return set()
-        writer.prepare(table_columns())
-        rows = writer.table.stored(poison_rows(self._group.rejected), f"DISTINCT {TXID}")
-        return set(rows[TXID].to_pylist())
+        return txids_of(self._group.quarantine, poison_rows(self._group.rejected))
 
     def forget(self, txid: int, seen: int | None = None) -> None:
         """Release the rows of a poison batch that has come through, and so are in the states.

@@ -102,6 +102,14 @@ def refused_rows(own: str, txid: int | None = None) -> str:
     return f"{own} AND {of_batch} AND (stage IS NULL OR stage <> {_texts([BATCH])})"
 
 
+def txids_of(writer: StateWriter, rows: str) -> set[int]:
+    """Return the txids of some rows of quarantine (`poison_rows`, `refused_rows`); none where it has no table."""
+    if not writer.table.exists():
+        return set()
+    writer.prepare(table_columns())
+    return set(writer.table.stored(rows, f"DISTINCT {TXID}")[TXID].to_pylist())
+
+
 def _texts(some: Iterable[str]) -> str:
     return ", ".join(literal("stage", text, pa.string()) for text in some)
 

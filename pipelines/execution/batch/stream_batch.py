@@ -15,21 +15,18 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
-from pipelines import logs
-from pipelines.errors import ReadPointError, UnknownStateError
 from pipelines.execution.batch.accounts import HASH, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, now, watermark_of, with_clock
 from pipelines.execution.batch.commits import Announced, computed, computed_together, own_rows, prepared, with_hashes
+from pipelines.execution.batch.former_life import FormerLife
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.plan_run import (
     RECEIVED,
     REJECTED,
     XOR,
-    Base,
     KeptVerdicts,
     PlanRun,
     Reads,
-    around_own,
     observed,
 )
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
@@ -42,12 +39,12 @@ from pipelines.graph import events, nodes
 from pipelines.planner.siblings import Siblings, siblings_of
 from pipelines.planner.windows import with_clock_row
 from pipelines.spark.session import is_local
-from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.quarantine import NAME
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.texts import check_texts
-from pipelines.state.turns import LateWriterError, stream_id
+from pipelines.state.turns import LateWriterError, rejected_id, stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,9 +54,6 @@ if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Epoch
     from pipelines.execution.events.hooks import Listener
     from pipelines.state.sums import Room
-    from pipelines.state.table import StateTable
-
-logger = logs.logger(__name__)
 
 # Up to so many rows per commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
 # At 500,000 rows of a key and a count both ways take about as long on two cores; fewer rows favour the driver.
@@ -135,8 +129,7 @@ class StreamBatch:
         self._announced = Announced(shared.listeners)
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
-        self._seen: dict[str, int] = {}
-        self._rejected_seen = -1
+        self._former = FormerLife(shared.group, shared.epoch)
         self._plan: str | None = None
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
@@ -150,18 +143,18 @@ class StreamBatch:
         self._started, self._plan = time.monotonic(), position.plan
         self._counters.start()
         self._tracker.commit_signal(batch)
-        last = self._look()
+        last = self._former.look()
         if self._is_taken(batch.txid):
             # An opaque state would take it again, though nobody replays what is done.
             raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has taken or finished it")
-        known = {sink.name: self._known(sink, last[sink.name], batch.txid) for sink in self._group.sinks}
-        attempt = _Attempt(batch, sources, position, known, read=self._read_before(known, batch.txid))
+        known = {sink.name: self._former.knows(sink, last[sink.name], batch.txid) for sink in self._group.sinks}
+        attempt = _Attempt(batch, sources, position, known, read=self._former.read_before(known, batch.txid))
         try:
             skipped = self._commit_all(attempt)
             counts = attempt.runs[0][1].counts
             for sink in self._group.sinks:
                 if sink.name in skipped and sink.writer.declared.kind == TRANSACTIONAL:
-                    attempt.received |= self._received_before(sink, batch.txid)
+                    attempt.received |= self._former.received_before(sink, batch.txid)
             quarantined = self._quarantine(attempt, counts)
             self._account(batch, counts, attempt.commits, attempt.received)
             # Each wave passes gates of its own: the first run that has one reports it.
@@ -187,24 +180,14 @@ class StreamBatch:
             counters=self._counters.since_start(),
         )
 
-    def _look(self) -> dict[str, int | None]:
-        """Note the versions that the batch is made for: what counts rows behind them is another process's.
-
-        Returns:
-            By state the last txid of this stream in that version.
-        """
-        standing = {sink.name: sink.writer.standing(self._app_id(sink.name)) for sink in self._group.sinks}
-        self._seen = {name: version for name, (version, _) in standing.items()}
-        quarantine = self._group.quarantine
-        self._rejected_seen = quarantine.version() if quarantine.table.exists() else -1
-        return {name: last for name, (_, last) in standing.items()}
-
     def _commit_all(self, attempt: _Attempt) -> set[str]:
         """Commit all states, wave by wave. Return those that have the batch already and take nothing."""
         batch = attempt.batch
-        skipped = self._skipping(attempt.known, batch.txid, attempt.position)
-        attempt.settled = bool(skipped) or self._is_replayed(attempt.known, batch.txid)
-        attempt.commits += [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
+        skipped = self._former.skipping(attempt.known, batch.txid, attempt.position)
+        attempt.settled = bool(skipped) or self._former.is_replayed(attempt.known, batch.txid)
+        attempt.commits += [
+            self._former.replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped
+        ]
         for wave in self._group.waves:
             todo = tuple(sink for sink in wave if sink.name not in skipped)
             by_claims = self._by_claims(todo, attempt.position)
@@ -230,130 +213,15 @@ class StreamBatch:
             return self._watermark(sink, sink.clocks_before(batch.txid))
 
         reads = Reads(
-            partial(self._state_as_of, attempt),
+            partial(self._former.state_as_of, batch.txid, attempt.read),
             self._emitted,
-            partial(self._base, batch.txid),
+            partial(self._former.base, batch.txid),
             watermark,
             judged=attempt.judged,
         )
         return PlanRun(self._group, attempt.sources, f"batch {batch.txid}", reads, txid=batch.txid)
 
-    def _base(self, txid: int, name: str) -> Base:
-        """Return what a map state held before the batch, also where the batch is committed already.
-
-        An opaque state knows it row by row (another batch may be folded in since), a transactional one by its version.
-        """
-        table = self._group.lake.state(name)
-        if table.declared.kind == OPAQUE:
-            return Base(table, before=txid)
-        own = _versions_of(table, txid)
-        return Base(*around_own(table, own if table.declared.kind == TRANSACTIONAL else (), behind=False))
-
-    def _state_as_of(self, attempt: _Attempt, name: str, behind: bool) -> tuple[StateTable, int | None]:
-        """Return the table of a state query and the version to read.
-
-        A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
-        its commit), else as of what was there before the batch: a replay reads what the first attempt read. A state of
-        others is read at the version that was its last when the batch asked it first.
-        """
-        table = self._group.lake.state(name)
-        if any(sink.name == name for sink in self._group.sinks):
-            return around_own(table, _versions_of(table, attempt.batch.txid), behind)
-        if name not in attempt.read:
-            attempt.read[name] = table.last
-        return table, attempt.read[name][0]
-
-    def _read_before(self, known: Mapping[str, bool], txid: int) -> dict[str, tuple[int, str]]:
-        """Return the versions of other flows' tables that the states which hold the batch were made of, if they are kept.
-
-        What this plan does not ask is left alone: a former definition did, and the table may be gone.
-        """
-        read: dict[str, tuple[int, str]] = {}
-        for sink in self._group.sinks:
-            commits = sink.table.commits.batches() if known[sink.name] else []
-            for own in (commit.record for commit in commits if commit.txid == txid):
-                ids = (own.read_ids if own is not None else None) or {}
-                named = (own.read if own is not None else None) or {}
-                read |= {name: (version, ids.get(name, "")) for name, version in named.items()}
-        asked = self._group.queried
-        return {name: point for name, point in read.items() if name in asked and self._is_kept(name, *point)}
-
-    def _is_kept(self, name: str, version: int, made: str) -> bool:
-        """Return whether a table is that of an id and holds a version still."""
-        try:
-            table = self._group.lake.state(name)
-            last, found = table.last
-            if made != found or version > last:
-                raise ReadPointError(name, f"version {version}", "the table was made again")
-            table.scan(version=version, where="false")
-        except (ReadPointError, UnknownStateError) as error:
-            logger.warning("batch reads a later version", state=name, version=version, reason=str(error))
-            return False
-        return True
-
     # --- commits ----------------------------------------------------------------------------------------------------
-
-    def _app_id(self, name: str) -> str:
-        return stream_id(self._group.topology.name, name, self._epoch.number)
-
-    @property
-    def _rejected_id(self) -> str:
-        return self._app_id(f"{NAME}/{self._group.name}")
-
-    def _known(self, sink: Sink, last: int | None, txid: int) -> bool:
-        """Return whether the table holds this txid already (a replay after a crash before Spark's commit).
-
-        Args:
-            last: the last txid of this stream in the version that the batch is made for.
-        """
-        if sink.writer.declared.kind == NON_TRANSACTIONAL:
-            commits = sink.table.commits.batches()
-            return any(c.txid == txid and c.epoch == self._epoch.number for c in commits[-1:])
-        return last is not None and last >= txid
-
-    def _skipping(self, known: Mapping[str, bool], txid: int, position: Position | None = None) -> set[str]:
-        """Return the states that take nothing of a batch, for they hold it.
-
-        An opaque one would take back what a replay of quarantine has put in behind it: where one has, the batch was whole. So it
-        was where quarantine has it, which comes last. Beside a transactional state, which goes by the verdict of then, it stays.
-        Where files of the batch are gone, nobody brings the rows again that it would give up.
-        """
-        held = [sink for sink in self._group.sinks if known[sink.name]]
-        skipped = {sink.name for sink in held if sink.writer.skips(True)}
-        opaque = {sink.name for sink in held if sink.writer.declared.kind == OPAQUE}
-        if opaque and (self._is_replayed(known, txid) or (skipped and self._is_rejected(txid))):
-            return skipped | opaque
-        if opaque and position is not None and self._group.sources.lack(position.by_source):
-            logger.warning("files of the batch are gone: states keep what they have of it", states=sorted(opaque))
-            return skipped | opaque
-        return skipped
-
-    def _is_replayed(self, known: Mapping[str, bool], txid: int) -> bool:
-        """Return whether a replay of quarantine has committed behind the batch in a state that holds it."""
-        held = (sink.table.commits for sink in self._group.sinks if known[sink.name])
-        return any(commits.is_replayed_behind(self._epoch.number, txid) for commits in held)
-
-    def _is_rejected(self, txid: int) -> bool:
-        """Return whether quarantine holds rows of this txid from a first life, behind which all states had it."""
-        writer = self._group.quarantine
-        last = writer.committed(self._rejected_id) if writer.table.exists() else None
-        return last is not None and last >= txid
-
-    def _replayed(self, sink: Sink, txid: int) -> StateCommit:
-        commits = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
-        rows = (commits[0].written or commits[0].rows) if commits else 0
-        return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
-
-    def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
-        """Return what the state's part of the plan took in when it committed this txid: a replay must bring the same.
-
-        Of other fields the hash is another, so the count has to do.
-        """
-        records = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
-        if not records or records[-1].received_hash is None:  # written by Spark, which saw the rows after the record
-            return {}
-        same = records[-1].fields == self._group.fields
-        return {sink.name: {RECEIVED: records[-1].received, XOR: records[-1].received_hash if same else None}}
 
     def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
         """Group the sinks by the rows that they leave out (nearly always: none, one group)."""
@@ -533,7 +401,8 @@ class StreamBatch:
 
     def _write(self, attempt: _Attempt, sink: Sink, rows: Any, record: BatchRecord, room: Room | None = None) -> int:
         """Commit rows (Arrow, or a frame) to a state. Return the version."""
-        app_id, known, seen = self._app_id(sink.name), attempt.known[sink.name], self._seen[sink.name]
+        app_id = stream_id(self._group.topology.name, sink.name, self._epoch.number)
+        known, seen = attempt.known[sink.name], self._former.seen[sink.name]
         return self._announced.commit(
             sink.name,
             attempt.batch.txid,
@@ -585,14 +454,16 @@ class StreamBatch:
         writer = self._group.quarantine
         if not writer.table.exists():
             return {}
-        if attempt.settled and self._is_rejected(attempt.batch.txid):
+        if attempt.settled and self._former.is_rejected(attempt.batch.txid):
             return None
         return claimed_rows(writer.table, attempt.position, self._group.name)
 
     def _quarantine(self, attempt: _Attempt, counts: Mapping[str, Any]) -> int:
         """Commit the rejected rows of the batch, unless those of a first life stay. Return how many there are."""
         may_hold = any(attempt.known.values())
-        if not (self._group.last_gates or counts[REJECTED] or (may_hold and self._is_rejected(attempt.batch.txid))):
+        if not (
+            self._group.last_gates or counts[REJECTED] or (may_hold and self._former.is_rejected(attempt.batch.txid))
+        ):
             return 0
         if attempt.rejected is not None:
             return self._commit_quarantine(attempt, attempt.rejected[1], counts)
@@ -612,13 +483,14 @@ class StreamBatch:
     def _commit_quarantine(self, attempt: _Attempt, rows: pa.Table | None, counts: Mapping[str, Any]) -> int:
         """Commit rejected rows, or none in the place of a first life's. Return how many there are."""
         group, writer, txid = self._group, self._group.quarantine, attempt.batch.txid
-        again = self._is_rejected(txid)
+        again = self._former.is_rejected(txid)
         if not again and (rows is None or not rows.num_rows):
             return 0
         writer.prepare(table_columns())
         of = writer.empty() if rows is None else of_group(rows, group.name)
         record = self._record(attempt, counts, of.num_rows, None).model_copy(update={"group": group.name})
-        app_id, seen = self._rejected_id, self._rejected_seen
+        app_id = rejected_id(group.topology.name, group.name, self._epoch.number)
+        seen = self._former.rejected_seen
 
         def commit() -> int:
             if again:
@@ -673,7 +545,3 @@ class StreamBatch:
                 error=error,
             )
             tell(self._hooks, moment, event)
-
-
-def _versions_of(table: StateTable, txid: int) -> list[int]:
-    return [commit.version for commit in table.commits.batches() if commit.txid == txid]

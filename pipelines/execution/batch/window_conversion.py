@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pipelines.errors import ChangeoverError
 from pipelines.execution.batch.group_sources import clock_of
-from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.belonging import Belonging, newest_epoch
 from pipelines.execution.checkpoint.changeover import Changeover, Query, left_reader
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import WindowPlaceError
@@ -132,7 +132,8 @@ class ChannelWindows:
             WindowPlaceError: a checkpoint is older than its tables.
         """
         for checkpoint in (self._own, self.checkpoint):
-            if checkpoint.epoch is None or _newest_epoch(self._tables_of(checkpoint)) > checkpoint.epoch.number:
+            written = (newest_epoch(table) for table in self._tables_of(checkpoint) if table.exists())
+            if checkpoint.epoch is None or max(written, default=0) > checkpoint.epoch.number:
                 problem = f'tables of the query "{checkpoint.folder.name}" hold batches of a later epoch: its checkpoint is older'
                 raise self._refused(problem, "put the newest checkpoints of the flow back")
             if self.is_begun(checkpoint):
@@ -198,11 +199,6 @@ def _channel(group: BatchGroup) -> StateTable:
     """Return the channel in front of a group's windows; there is no table where the flow has run without them."""
     name = group.windows[0].channel
     return group.lake.table(group.lake.channel_path(name), name)
-
-
-def _newest_epoch(tables: Sequence[StateTable]) -> int:
-    commits = (commit for table in tables if table.exists() for commit in table.commits.counting())
-    return max((commit.epoch or 0 for commit in commits), default=0)
 
 
 def _blobs(spark: SparkSession, checkpoint: Place) -> Iterator[list[bytes]]:

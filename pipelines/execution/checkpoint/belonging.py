@@ -23,7 +23,7 @@ from pipelines.execution.checkpoint.window_files import Begun, StateRef, outputs
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.places.location import path_below
 from pipelines.state.record import BATCH, SLICE
-from pipelines.state.turns import last_txid, stream_id
+from pipelines.state.turns import last_txid, rejected_id, stream_id
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -265,8 +265,8 @@ class Belonging:
             return None
         if name.startswith(QUARANTINE):
             # All queries of the flow write it, and not in each batch: only what this one has committed last is known.
-            group = f"{QUARANTINE}/{self._checkpoint.folder.name}"
-            return last_txid(table.opened(), stream_id(self._checkpoint.flow, group, epoch.number))
+            app_id = rejected_id(self._checkpoint.flow, self._checkpoint.folder.name, epoch.number)
+            return last_txid(table.opened(), app_id)
         held = [
             commit.txid
             for commit in table.commits.batches()
@@ -306,7 +306,7 @@ class Belonging:
             )
 
     def _check_epoch(self, name: str, table: StateTable, epoch: Epoch) -> None:
-        newest = 0 if name.startswith(QUARANTINE) or not table.exists() else _newest_epoch(table)
+        newest = 0 if name.startswith(QUARANTINE) or not table.exists() else newest_epoch(table)
         if newest > epoch.number:
             raise CheckpointBehindError(
                 self._checkpoint,
@@ -400,7 +400,7 @@ def _goes_on(table: StateTable, known: Known) -> bool:
     return same and not table.commits.undone_besides(known.version)
 
 
-def _newest_epoch(table: StateTable) -> int:
+def newest_epoch(table: StateTable) -> int:
     """Return the last life of the checkpoint that has written what a table holds."""
     return max((commit.epoch or 0 for commit in table.commits.counting()), default=0)
 
@@ -431,13 +431,18 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
 
 def _begin_here(checkpoint: Checkpoint, lake: Lake, tables: list[StateTable]) -> None:
     """Begin an epoch over Spark's part as it is, with txids beyond all that the tables have ever held."""
+    begun = checkpoint.begin(epoch_beyond(checkpoint, tables, checkpoint.last_batch()))
+    Belonging(checkpoint, lake).begun(begun, tables)
+
+
+def epoch_beyond(checkpoint: Checkpoint, tables: Iterable[StateTable], batch: int) -> Epoch:
+    """Return an epoch over Spark's part as it is, with txids beyond that of a batch and all that the tables have ever held."""
     epoch, done = checkpoint.epoch, checkpoint.finished_batches()
-    assert epoch is not None  # without one there is nothing that could not belong together
+    assert epoch is not None  # without one nothing has run
     commits = [commit for table in tables for commit in table.history()]
     number = max([epoch.number, *(commit.epoch or 0 for commit in commits)]) + 1
-    last = max([epoch.txid(checkpoint.last_batch()), *(commit.txid for commit in commits if commit.txid is not None)])
-    begun = checkpoint.begin(Epoch(number, last + 1 - done, done))
-    Belonging(checkpoint, lake).begun(begun, tables)
+    last = max([epoch.txid(batch), *(commit.txid for commit in commits if commit.txid is not None)])
+    return Epoch(number, last + 1 - done, done)
 
 
 def lake_of(checkpoint: Checkpoint) -> Lake:

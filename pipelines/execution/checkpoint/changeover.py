@@ -27,6 +27,7 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
 from pipelines.sources.channels import Start
+from pipelines.sources.offsets import json_offsets
 from pipelines.state.delta_log import has_log
 from pipelines.state.quarantine import BATCH, GROUP
 from pipelines.state.schema import TXID
@@ -352,8 +353,8 @@ class Changeover:
     def _offsets(self, checkpoint: Checkpoint) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the channels that the last finished batch has read, and where it has come in them; sources are left out."""
         batch = max(checkpoint.finished_batches() - 1, 0)
-        lines = (checkpoint.spark / "offsets" / str(batch)).read_text(encoding="utf-8").split("\n")[2:]
-        for offset in (json.loads(line) for line in lines if line.startswith("{")):
+        lines = (checkpoint.spark / "offsets" / str(batch)).read_text(encoding="utf-8").split("\n")
+        for offset in json_offsets(lines):
             name = self._channel_of(offset.get("reservoirId", ""))
             if name is not None:
                 yield name, offset

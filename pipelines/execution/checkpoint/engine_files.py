@@ -21,6 +21,7 @@ from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.places.lease import FileLease, LeaseLostError, held
 from pipelines.places.location import Location, Place, on_disk, put_whole
 from pipelines.sources.channels import Start
+from pipelines.sources.offsets import last_number
 from pipelines.state.turns import LateWriterError
 from pipelines.surroundings import accessing
 
@@ -212,15 +213,11 @@ class Checkpoint:
 
     def last_batch(self) -> int:
         """Return the highest batch id that Spark has planned (its offset log), -1 for none."""
-        offsets = self.spark / "offsets"
-        return max((int(p.name) for p in offsets.iterdir() if p.name.isdigit()), default=-1) if offsets.is_dir() else -1
+        return last_number(self.spark / "offsets")
 
     def finished_batches(self) -> int:
         """Return how many batches Spark has marked as done in this epoch."""
-        commits = self.spark / "commits"
-        return (
-            max((int(p.name) for p in commits.iterdir() if p.name.isdigit()), default=-1) + 1 if commits.is_dir() else 0
-        )
+        return last_number(self.spark / "commits") + 1
 
     def is_finished(self, batch: int) -> bool:
         """Return whether Spark has marked a batch (by its own id) as done."""

@@ -9,16 +9,14 @@ from pipelines.errors import ChangedGateError, ChannelReadersError, FreshCheckpo
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
-from pipelines.execution.batch.quarantine import refused_rows, table_columns
+from pipelines.execution.batch.quarantine import refused_rows, table_columns, txids_of
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import CONTINUE, RESET, Checkpoint, Epoch
 from pipelines.execution.protocol.coordinator import AttemptStore, BatchState
 from pipelines.execution.protocol.groups import readers_of
 from pipelines.state.kinds import TRANSACTIONAL
-from pipelines.state.quarantine import NAME
 from pipelines.state.record import BATCH, POISON, BatchRecord, CommitRecord
-from pipelines.state.schema import TXID
-from pipelines.state.turns import stream_id
+from pipelines.state.turns import rejected_id, stream_id
 
 if TYPE_CHECKING:
     from pipelines.state.table import StateTable
@@ -117,12 +115,7 @@ class Epochs:
 
         Of a batch that was left out it is a replay that has put it back there, and no commit names that txid.
         """
-        writer = self._group.quarantine
-        if not writer.table.exists():
-            return set()
-        writer.prepare(table_columns())
-        rows = writer.table.stored(refused_rows(self._group.rejected), f"DISTINCT {TXID}")
-        return set(rows[TXID].to_pylist())
+        return txids_of(self._group.quarantine, refused_rows(self._group.rejected))
 
     def _kept_before(self, *, is_held: bool) -> set[int]:
         """Return the poison batches of former lives whose rows quarantine keeps; those whose rows come again give them back.
@@ -164,7 +157,7 @@ class Epochs:
         known += [commit.epoch or 0 for commit in own if commit.kind in (BATCH, POISON)]
         number = max(known) + 1
         # Delta keeps a transaction id for longer than the log keeps its commit.
-        while quarantine.committed(stream_id(group.topology.name, f"{NAME}/{group.name}", number)) is not None:
+        while quarantine.committed(rejected_id(group.topology.name, group.name, number)) is not None:
             number += 1
         return number
 
@@ -187,7 +180,7 @@ class Epochs:
         if not writer.table.exists():
             return
         record = BatchRecord(kind=RESET, flow=flow, epoch=epoch)
-        app_id = stream_id(flow, f"{NAME}/{self._group.name}", epoch)
+        app_id = rejected_id(flow, self._group.name, epoch)
         if len(self._group.topology.spouts) == len(self._group.spouts):
             writer.reset(record, app_id)
             return
@@ -226,13 +219,11 @@ class Epochs:
     def _all_have(self, epoch: Epoch, txid: int) -> bool:
         """Return whether all tables have a batch for good: none takes it once more."""
         flow, quarantine = self._group.topology.name, self._group.quarantine
-        sinks = [(sink.writer, sink.name) for sink in self._group.sinks]
+        sinks = [(sink.writer, stream_id(flow, sink.name, epoch.number)) for sink in self._group.sinks]
         if not quarantine.table.exists() or any(writer.declared.kind != TRANSACTIONAL for writer, _ in sinks):
             return False
-        held = (
-            writer.committed(stream_id(flow, name, epoch.number))
-            for writer, name in [*sinks, (quarantine, f"{NAME}/{self._group.name}")]
-        )
+        streams = [*sinks, (quarantine, rejected_id(flow, self._group.name, epoch.number))]
+        held = (writer.committed(stream) for writer, stream in streams)
         return all(last is not None and last >= txid for last in held)
 
 
