@@ -376,6 +376,36 @@ def test_one_that_is_held_up_for_too_long_has_failed(
     assert 0 < len(held) < 8
 
 
+def test_what_a_start_has_waited_for_before_it_is_held_up_does_not_count(
+    task: Starting, rewritten: tuple[list[float], list[Any]], held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has waited ten minutes for other partitions beside a long compaction, and runs with those that it has."""
+    monkeypatch.setattr(task_module, "_REWRITE_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(task_module, "_START_WAIT_SECONDS", 1.0)
+    rewritten[1].append(LOCKED)
+    held += [COMMITS, COMMITS]
+    task.start()
+    while not task.told:
+        assert task.waits(0.01)
+    refused = len(rewritten[0])
+    runs(task)
+    # Nor does each further try ask for them, and wait as long again.
+    assert len(rewritten[0]) == refused
+    assert task.told == ["REPARTITION_REFUSED"]
+    ends(task)
+    # The next start does.
+    task.want(wanted=True)
+    again = threading.Thread(target=task._live, daemon=True)
+    again.start()
+    while task.told != ["REPARTITION_REFUSED"] * 2:
+        assert again.is_alive()
+        time.sleep(0.01)
+    task.leave()
+    again.join(20)
+    assert not again.is_alive()
+    assert len(rewritten[0]) > refused
+
+
 def test_one_whose_checkpoint_is_another_hosts_has_failed_at_once(task: Starting, held: list[Exception]) -> None:
     error = OtherHostError("f", "c", "there", "it is there", here="here", hint="")
     held += [error, error]

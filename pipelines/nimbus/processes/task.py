@@ -130,10 +130,11 @@ class HeldUpError(Exception):
 
     Args:
         held: What has it.
+        seconds: For how long it was waited for.
     """
 
-    def __init__(self, held: LockedError) -> None:
-        self.held = held
+    def __init__(self, held: LockedError, seconds: float) -> None:
+        self.held, self.seconds = held, seconds
         super().__init__(str(held))
 
 
@@ -190,6 +191,8 @@ class Task(threading.Thread):
         """Whether its query is about to start, or runs; and since when that is to stop in mid-batch (0: it is not)."""
         self._allowed = 0.0
         """So many seconds more it may take to stop there."""
+        self._keeps_partitions = False
+        """Whether this start, however often it is tried, goes on with the partitions that it has: others were refused."""
         self._lineage: LineageRun | None = None
         self.lost: RegistryLeaseLostError | None = None
         self.ran = False
@@ -317,20 +320,24 @@ class Task(threading.Thread):
         Raises:
             LockedError: That has held it up for too long.
         """
-        until, told = time.monotonic() + _START_WAIT_SECONDS, False
+        self._keeps_partitions, held_for, told = False, 0.0, False
         while (held := self._held_up()) is not None:
-            if time.monotonic() >= until:
-                raise held
+            # Not what it has waited for besides, as for another number of partitions.
+            held_for += held.seconds
+            if held_for >= _START_WAIT_SECONDS:
+                raise held.held
             if not told:
                 # Not in its figures: who sees an error there takes the start for one that has failed.
                 logger.warning("query waits for another process", reason=str(held))
                 told = True
+            paused_at = time.monotonic()
             # Whoever waits for the checkpoint, or for a turn, has it meanwhile.
             self._unwanted.wait(_LOCK_WAIT_SECONDS)
             if not self._wanted.is_set():
                 return
+            held_for += time.monotonic() - paused_at
 
-    def _held_up(self) -> LockedError | None:
+    def _held_up(self) -> HeldUpError | None:
         """Run the query once; return what holds up its start, None if it has run, or was not to any more."""
         self._forced_at = 0.0
         self._begun = True
@@ -338,7 +345,7 @@ class Task(threading.Thread):
             with suppress(UnwantedError):
                 self._run_once()
         except HeldUpError as error:
-            return error.held
+            return error
         finally:
             self._begun = False
         return None
@@ -402,13 +409,14 @@ class Task(threading.Thread):
         Raises:
             HeldUpError
         """
+        since = time.monotonic()
         try:
             yield
         except OtherHostError:
             # That one says so for good.
             raise
         except LockedError as error:
-            raise HeldUpError(error) from error
+            raise HeldUpError(error, time.monotonic() - since) from error
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
@@ -536,7 +544,7 @@ class Task(threading.Thread):
         from pipelines.maintenance.repartition import RepartitionRefusedError, UnfinishedBatchError, partitions_of
 
         wanted, present = self.query.partitions, partitions_of(checkpoint)
-        if wanted is None or wanted == present:
+        if wanted is None or wanted == present or self._keeps_partitions:
             return
         if not checkpoint.has_state:
             checkpoint.set_partitions(wanted)
@@ -552,6 +560,7 @@ class Task(threading.Thread):
                 report = self._dealt_out(checkpoint, wanted)
         except RepartitionRefusedError as error:
             # It runs as it is: a number that cannot be, or not for hours, is no reason to stand still.
+            self._keeps_partitions = True
             self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": named(error)})
             logger.error("query not repartitioned", reason=str(error))
             self.figures.state = STARTING
