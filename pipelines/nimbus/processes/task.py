@@ -193,6 +193,8 @@ class Task(threading.Thread):
         """So many seconds more it may take to stop there."""
         self._keeps_partitions = False
         """Whether this start, however often it is tried, goes on with the partitions that it has: others were refused."""
+        self._untold: list[tuple[str, str]] = []
+        """Events of its flow's history that the registry has not taken yet, with their reasons."""
         self._lineage: LineageRun | None = None
         self.lost: RegistryLeaseLostError | None = None
         self.ran = False
@@ -291,6 +293,7 @@ class Task(threading.Thread):
             while self.ahead is not None and self.ahead.reads and self.lost is None:
                 self.figures.state = STARTING
                 time.sleep(_POLL_SECONDS)
+            self._try_to_tell()
             self._release()
 
     def _take_lease(self) -> None:
@@ -348,6 +351,8 @@ class Task(threading.Thread):
             return error
         finally:
             self._begun = False
+            # What a start has changed stays so, whatever has become of it.
+            self._try_to_tell()
         return None
 
     @property
@@ -386,7 +391,7 @@ class Task(threading.Thread):
                         return
                     with self._in_charge(runner, streaming):
                         self.ran = True
-                        self._changed(runner)
+                        self._tell_changes()
                         self.figures.window_rows = runner.window_rows
                         self.figures.started(self._failures > 0)
                         self._log("running", None)
@@ -398,7 +403,7 @@ class Task(threading.Thread):
 
     def _start_query(self, runner: StreamRunner, on_fresh: str) -> StreamingQuery | None:
         """Start it in its turn; None: it was not to run any more when that came."""
-        with suppress(UnwantedError), self._preparing(), self._held_up_by_others():
+        with suppress(UnwantedError), self._preparing(), self._noting_changes(runner), self._held_up_by_others():
             return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
         return None
 
@@ -520,24 +525,49 @@ class Task(threading.Thread):
             on_fresh, emptied = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
         if emptied:
             self._windows_emptied(emptied_reason(self.query.group))
+            self._try_to_tell()
         return on_fresh if on_fresh == CONTINUE else self._on_fresh(on_fresh)
 
     def _on_fresh(self, otherwise: str) -> str:
         """Return what to do with a fresh checkpoint whose start would bring rows again."""
         return str(self.flow.settings.get("on_fresh_checkpoint", otherwise))
 
-    def _changed(self, runner: StreamRunner) -> None:
-        """Tell what a changed definition has made of windows in the batch."""
-        if runner.emptied_windows:
-            self._windows_emptied(f"windows of {self.query.group} begin empty: {', '.join(runner.emptied_windows)}")
-        if runner.events_wait:
-            reason = waiting_reason(self.query.group, runner.events_wait)
-            logger.warning("events wait", reason=reason)
-            self._application.registry.tell(self.flow, EVENTS_WAIT, {"reason": reason})
+    @contextmanager
+    def _noting_changes(self, runner: StreamRunner) -> Iterator[None]:
+        """Note what a start makes of windows in the batch whose definition has changed, also where it comes to nothing.
+
+        The next one finds them changed, and has nothing to report.
+        """
+        try:
+            yield
+        finally:
+            if runner.emptied_windows:
+                self._windows_emptied(f"windows of {self.query.group} begin empty: {', '.join(runner.emptied_windows)}")
+            if runner.events_wait:
+                reason = waiting_reason(self.query.group, runner.events_wait)
+                logger.warning("events wait", reason=reason)
+                self._untold.append((EVENTS_WAIT, reason))
 
     def _windows_emptied(self, reason: str) -> None:
         self._log("windows begin empty", reason)
-        self._application.registry.tell(self.flow, WINDOWS_EMPTIED, {"reason": reason})
+        self._untold.append((WINDOWS_EMPTIED, reason))
+
+    def _tell_changes(self) -> None:
+        """Tell the flow's history what changed definitions have made of windows.
+
+        Raises:
+            RegistryError: It does not take it; what it has not taken is told later.
+        """
+        while self._untold:
+            event, reason = self._untold[0]
+            self._application.registry.tell(self.flow, event, {"reason": reason})
+            del self._untold[0]
+
+    def _try_to_tell(self) -> None:
+        try:
+            self._tell_changes()
+        except RegistryError as error:
+            logger.warning("change of windows not reported yet", reason=str(error))
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
@@ -617,7 +647,7 @@ class Task(threading.Thread):
             self._running = runner
             if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                 return False
-            with self._held_up_by_others():
+            with self._noting_changes(runner), self._held_up_by_others():
                 streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
             with self._in_charge(runner, streaming):
                 runner.finish(streaming)
