@@ -113,6 +113,8 @@ def test_a_start_that_hangs_counts_as_one_that_does_not_stop(
     over.set()
     ends(task)
     assert task.stopping_seconds == 0
+    # Who has read it beside the end would take the next start for one that has not stopped since.
+    assert task._forced_at == 0
     assert task.streaming.isActive is (where != "start")
 
 

@@ -350,7 +350,9 @@ class Task(threading.Thread):
         except HeldUpError as error:
             return error
         finally:
+            # Who reads it beside a start that comes later would take that for one that does not stop.
             self._begun = False
+            self._forced_at = 0.0
             # What a start has changed stays so, whatever has become of it.
             self._try_to_tell()
         return None
