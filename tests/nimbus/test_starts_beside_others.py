@@ -16,6 +16,8 @@ import pytest
 from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint
 from pipelines.execution.checkpoint.ownership import OtherHostError
+from pipelines.execution.events import openlineage
+from pipelines.execution.events.openlineage import LineageRun
 from pipelines.execution.runners import former_windows, stream
 from pipelines.execution.runners.stopping import Stopping
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
@@ -416,6 +418,30 @@ def test_one_whose_checkpoint_is_another_hosts_has_failed_at_once(task: Starting
     assert not task.waits(20)
     assert task.failure is error
     assert len(held) == 1
+
+
+def test_nor_has_it_failed_for_those_who_follow_lineage(
+    task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+
+    class Run(LineageRun):
+        def __init__(self, *_: object) -> None:
+            self._sending, self._ended, self._group = threading.Lock(), False, None  # type: ignore[assignment]
+
+        def _event(self, kind: str, error: BaseException | None) -> str:
+            return kind
+
+    monkeypatch.setenv(openlineage.SWITCH, "1")
+    monkeypatch.setattr(openlineage, "find_spec", lambda _: True)
+    monkeypatch.setattr(openlineage, "LineageRun", Run)
+    monkeypatch.setattr(openlineage, "_client", lambda: SimpleNamespace(emit=told.append))
+    monkeypatch.setattr(task_module, "lineage_run", openlineage.lineage_run)
+    held += [COMMITS, COMMITS]
+    task.start()
+    runs(task)
+    ends(task)
+    assert told == ["START", "ABORT"] * 2 + ["START", "COMPLETE"]
 
 
 class Changing(Runner):

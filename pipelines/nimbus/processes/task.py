@@ -405,8 +405,14 @@ class Task(threading.Thread):
 
     def _start_query(self, runner: StreamRunner, on_fresh: str) -> StreamingQuery | None:
         """Start it in its turn; None: it was not to run any more when that came."""
-        with suppress(UnwantedError), self._preparing(), self._noting_changes(runner), self._held_up_by_others():
-            return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+        try:
+            with suppress(UnwantedError), self._preparing(), self._noting_changes(runner), self._held_up_by_others():
+                return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+        except HeldUpError:
+            if self._lineage is not None:
+                # It has not failed, and is tried again as another run.
+                self._lineage.tell("ABORT")
+            raise
         return None
 
     @contextmanager
