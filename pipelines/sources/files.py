@@ -6,7 +6,6 @@ import codecs
 import os
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -71,11 +70,22 @@ def literal_path(path: str) -> str:
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
+@dataclass(frozen=True)
 class _Unread:
-    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names."""
+    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names.
+
+    Attributes:
+        why: what is said of a file for which `_unread` has no reason.
+    """
+
+    why: str = "not read"
 
 
 _UNREAD = _Unread()
+_NO_TEXT = _Unread("a column's name is not UTF-8, not read")
+_NO_COLUMNS = _Unread("Spark takes its columns for none of a table, by their types or names; not read")
+_GONE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+"""What Spark says of a schema where there is no file any more: nothing is wrong with what was in it."""
 _UNSEEN = "only Spark can unpack it, so its header cannot be looked at"
 
 
@@ -328,12 +338,12 @@ class FileSource(StoredSource):
             unread |= dict.fromkeys(self.kept_out(files), "a file of the system or of the deployment, not read")
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
-    def _rejected(self, spark: SparkSession, files: list[str]) -> DataFrame:
+    def _rejected(self, spark: SparkSession, files: list[str], layout: _Unread) -> DataFrame:
         """Return a rejected record for each file that is not read."""
         from pyspark.sql import functions as F
 
         # Unless a file has become another one meanwhile, each has its reason.
-        reasons = {**dict.fromkeys(files, "not read"), **self._unread(files)}
+        reasons = {**dict.fromkeys(files, layout.why), **self._unread(files)}
         said = [(f"{NOT_READ}{why}\0{file}: {why}", _address(file)) for file, why in reasons.items()]
         rejected = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
         return rejected.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
@@ -347,8 +357,8 @@ class FileSource(StoredSource):
         parts = [
             self._with_file(self._read(spark, files))
             if layout is None
-            else self._rejected(spark, files)
-            if layout is _UNREAD
+            else self._rejected(spark, files, layout)
+            if isinstance(layout, _Unread)
             else self._laid_out(spark, layout, files)
             for (layout, _), files in sorted(alike.items(), key=lambda item: min(item[1]))
         ]
@@ -586,7 +596,8 @@ class CsvFiles(FileSource):
 class ParquetFiles(FileSource):
     """A folder of Parquet files, with all columns of the schema, in any order and among others.
 
-    The rows of a file that lacks one go to quarantine; a file that is torn fails its batch.
+    The rows of a file that lacks one go to quarantine, or the file unread, where Spark makes no table of its columns or a name is
+    not UTF-8; a file that is torn fails its batch.
     """
 
     format = "parquet"
@@ -598,7 +609,7 @@ class ParquetFiles(FileSource):
 
         try:
             seen = parquet_columns(file)
-        except (pyarrow.lib.ArrowException, OSError) as error:
+        except (pyarrow.lib.ArrowException, OSError, UnicodeError) as error:
             if file.exists() and file.stat().st_size == 0:  # Spark passes over it
                 return
             said = str(error).splitlines()[0]
@@ -621,17 +632,37 @@ class ParquetFiles(FileSource):
         import pyarrow.lib
 
         # Where this cannot read a file, Spark says what is wrong with it.
-        with suppress(pyarrow.lib.ArrowException, OSError):
+        try:
             seen = parquet_columns(place_of(file))
-            return tuple(seen.items()) if self._missing(seen, file) else None
-        return None
+        except UnicodeError:
+            return _NO_TEXT
+        except (pyarrow.lib.ArrowException, OSError):
+            return None
+        return tuple(seen.items()) if self._missing(seen, file) else None
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
+        """Return each row as JSON, as rejected, or each file, unread, of whose columns Spark makes no table."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._as_json(spark, layout, files)
+        except AnalysisException as error:
+            if error.getCondition() in _GONE:
+                raise
+        if len(files) == 1:
+            return self._rejected(spark, files, _NO_COLUMNS)
+        # Whether it does is not all in the layout: columns of one name are one there.
+        each = (self._laid_out(spark, layout, [file]) for file in files)
+        return reduce(lambda part, other: part.unionByName(other), each)
+
+    def _as_json(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return each row as JSON, as rejected: as null no state could tell it from a null that was written."""
         from pyspark.sql import functions as F
 
         rows = spark.read.format("parquet").options(**self._options()).load([literal_path(file) for file in files])
-        texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), F.col("_metadata.file_path").alias(FILE))
+        # Not by its name, which a column of the file may have.
+        address = rows.metadataColumn("_metadata").getField("file_path")
+        texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), address.alias(FILE))
         *fields, corrupt = rejected_lines(Header(tuple(name for name, _ in layout), ""), self._columns)
         return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 

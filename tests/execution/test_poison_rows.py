@@ -155,7 +155,7 @@ class Query:
         """Put the rows of a batch into quarantine."""
         rows: Any = {spout.id: None for spout in self.topology.spouts}
         of = self.checkpoint.plan(txid) if plan else None
-        self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom", self.poison.seen(), of)
+        self.poison.keep(EPOCH, Batch("words/1", txid, 0), lambda: rows, "boom", self.poison.seen(), of)
 
     def plan_again(self) -> None:
         """Lose the plan of batch 1 with the power, and let Spark plan it again, with files that have come since."""
@@ -535,7 +535,7 @@ def test_a_query_that_begins_anew_on_purpose_leaves_the_txid_of_a_batch_that_was
     others = query.poison
     others._group.name, others._group.rejected = "others", rows_of(query.topology, "others", ["others"])
     rows: Any = {spout.id: None for spout in query.topology.spouts}
-    others.keep(EPOCH, Batch("others/1", 8, 0), rows, "boom", others.seen(), None)
+    others.keep(EPOCH, Batch("others/1", 8, 0), lambda: rows, "boom", others.seen(), None)
     if drained:
         skip(query.lake, query.topology, 1)
         query.run()

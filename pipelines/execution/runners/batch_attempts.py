@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import structlog
@@ -89,12 +91,16 @@ class BatchAttempts:
             tracked.plan_again(other, plan if other == txid else GONE)
             logger.warning("batch comes by another plan", flow=self._group.topology.name, txid=other)
 
-    def run(self, txid: int, frames: Frames, position: Position) -> BatchReport:
-        """Try a batch until an attempt comes through, or none is left."""
+    def run(self, txid: int, frames: Callable[[], Frames], position: Position) -> BatchReport:
+        """Try a batch until an attempt comes through, or none is left.
+
+        Args:
+            frames: makes the frames of its sources, once it can; so of the further methods.
+        """
         stream_batch = StreamBatch(self._shared)
         # Its record may be lost, which said that it was left out.
         self._take_back_waiting(txid)
-        sources, clocks, tries = self._group.sources.events(frames), None, 0
+        sources, clocks, tries = self._events(frames), None, 0
         while True:
             batch = self._open(txid, sources, position.plan)
             structlog.contextvars.bind_contextvars(attempt=batch.attempt)
@@ -102,8 +108,8 @@ class BatchAttempts:
             try:
                 if clocks is None:
                     # This also runs the windows to their end, which the state store demands even of a batch replayed.
-                    clocks = self._group.sources.clocks(frames)
-                report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
+                    clocks = self._group.sources.clocks(frames())
+                report = stream_batch.run(batch, sources(), replace(position, clocks=clocks))
                 if batch.attempt or txid in self._left_over:
                     self._poison.come_through(txid, report.received)
                 self._tell("closed", txid)
@@ -120,14 +126,17 @@ class BatchAttempts:
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
 
-    def keep_skipped(self, txid: int, frames: Frames, seen: int) -> int:
+    def _events(self, frames: Callable[[], Frames]) -> Callable[[], Frames]:
+        return cache(lambda: self._group.sources.events(frames()))
+
+    def keep_skipped(self, txid: int, frames: Callable[[], Frames], seen: int) -> int:
         """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine.
 
         Returns the version of quarantine behind that.
         """
         record = self._tracker.group().record(txid)
         assert record is not None
-        rows = None if record.in_windows else self._group.sources.events(frames)
+        rows = None if record.in_windows else self._events(frames)
         batch = Batch(self._scope, txid, record.attempt)
         return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
 
@@ -144,7 +153,7 @@ class BatchAttempts:
             self._checkpoint.still_held()
             self._shared.windows.take_back_waiting(txid)
 
-    def run_windows(self, txid: int, frames: Frames, seen: int) -> None:
+    def run_windows(self, txid: int, frames: Callable[[], Frames], seen: int) -> None:
         """Run the windows of a skipped batch to their end, which the state store demands of every batch.
 
         Raises:
@@ -153,7 +162,7 @@ class BatchAttempts:
         for tries in range(1, self._max_attempts + 1):
             self._stopping.leave_if_forced()
             try:
-                self._group.sources.clocks(frames)
+                self._group.sources.clocks(frames())
                 return
             except (PySparkException, Py4JJavaError) as error:
                 self._stopping.leave_if_forced(error)
@@ -181,7 +190,7 @@ class BatchAttempts:
                 self._tracker.withdraw(batch, "the query was stopped in mid-batch")
             raise Drained from error
 
-    def _open(self, txid: int, sources: Frames, plan: str | None) -> Batch:
+    def _open(self, txid: int, sources: Callable[[], Frames], plan: str | None) -> Batch:
         """Open the next attempt.
 
         Raises:
@@ -200,7 +209,9 @@ class BatchAttempts:
             kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
 
-    def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
+    def _after_failure(
+        self, batch: Batch, error: Exception, sources: Callable[[], Frames], tries: int, *, in_windows: bool
+    ) -> None:
         """Let a further attempt come, or stop the flow.
 
         Args:
