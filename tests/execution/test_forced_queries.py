@@ -51,7 +51,7 @@ def attempts_of(store: MemoryAttemptStore, max_attempts: int) -> Any:
     )
     tracker = BatchTracker([Stage("source", group="words/1")], attempts=store, max_attempts=max_attempts, first_txid=0)
     counters: Any = None
-    checkpoint: Any = SimpleNamespace(plan=lambda _: "a plan")
+    checkpoint: Any = SimpleNamespace(plan=lambda _: "a plan", write=lambda *_: None, folder=Path("/no/such"))
     poison: Any = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
     shared = Shared(group, Epoch(1, 0), tracker, (), {}, (), counters)
     return BatchAttempts(shared, checkpoint, poison, Stopping(), max_attempts, set())

@@ -90,6 +90,11 @@ class PoisonRows:
             return f"the source {self._group.sources!r} (they could not be read)"
         return str(self._group.quarantine.table.path)
 
+    def left_in_source(self, batch: Batch) -> str:
+        """Say where the rows of a batch are that nobody puts into quarantine any more, for that ended the process."""
+        logger.warning("rows stay in the source: to keep them ended the process", txid=batch.txid)
+        return f"the source {self._group.sources!r} (to put them into quarantine ended the process)"
+
     def keep_skipped(
         self,
         epoch: Epoch,

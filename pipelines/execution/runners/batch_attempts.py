@@ -27,6 +27,7 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.keeps import Keeps
 from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.protocol.coordinator import GONE, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.protocol.failures import back_off, is_of_rows, lake_fault, missing_module, reason_of
@@ -64,7 +65,7 @@ class BatchAttempts:
         self._shared, self._group, self._epoch, self._tracker = shared, shared.group, shared.epoch, shared.tracker
         self._checkpoint, self._poison, self._stopping = checkpoint, poison, stopping
         self._max_attempts, self._left_over = max_attempts, left_over
-        self._scope = shared.epoch.scope(shared.group.name)
+        self._scope, self._keeps = shared.epoch.scope(shared.group.name), Keeps(checkpoint)
 
     def expect_other_rows(self, txid: int, plan: str | None) -> None:
         """Forget what came of a batch by a plan that is gone, and of those that were planned behind it: their rows come again.
@@ -137,8 +138,19 @@ class BatchAttempts:
         record = self._tracker.group().record(txid)
         assert record is not None
         rows = None if record.in_windows else self._events(frames)
-        batch = Batch(self._scope, txid, record.attempt)
-        return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
+        batch, plan = Batch(self._scope, txid, record.attempt), self._plan(txid)
+        if self._keeps.end_the_process(batch, plan):
+            self._poison.left_in_source(batch)
+            return seen
+        with self._keeps.begun(batch, plan):
+            return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, plan)
+
+    def _keep(self, batch: Batch, rows: Callable[[], Frames] | None, reason: str, seen: int, plan: str | None) -> str:
+        """Put the rows of a poison batch into quarantine; return where they are."""
+        if self._keeps.end_the_process(batch, plan):
+            return self._poison.left_in_source(batch)
+        with self._keeps.begun(batch, plan):
+            return self._poison.keep(self._epoch, batch, rows, reason, seen, plan)
 
     def leave_out_waiting(self, txid: int, seen: int) -> None:
         """Leave out with a skipped batch what waits in its windows, if it failed by that."""
@@ -174,7 +186,7 @@ class BatchAttempts:
                     time.sleep(back_off(tries))
                     continue
                 batch, reason = Batch(self._scope, txid, 0), reason_of(error)
-                kept = self._poison.keep(self._epoch, batch, None, reason, seen, self._plan(txid))
+                kept = self._keep(batch, None, reason, seen, self._plan(txid))
                 self._tracker.keep_from_windows(txid)
                 raise BatchError(
                     f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}" is skipped, but fails in the '
@@ -206,7 +218,7 @@ class BatchAttempts:
                 self._tracker.keep_from_windows(txid)
             rows = None if self._group.sources.has_windows else sources
             batch = Batch(self._scope, txid, record.attempt)
-            kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
+            kept = self._keep(batch, rows, record.reason, seen, plan)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
 
     def _after_failure(
@@ -241,7 +253,7 @@ class BatchAttempts:
             # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
             self._tracker.fail(self._tracker.open(batch.txid), reason)
         rows = None if in_windows else sources
-        kept = self._poison.keep(self._epoch, batch, rows, reason, seen, self._plan(batch.txid))
+        kept = self._keep(batch, rows, reason, seen, self._plan(batch.txid))
         raise self._stopped(batch.txid, tries, reason, kept) from error
 
     def _plan(self, txid: int) -> str | None:
