@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
+from pipelines.causes import causes, shortened
 from pipelines.errors import DefinitionError, MissingPathError, MovedSourceError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import S3, Location, Place, path_below
@@ -84,6 +86,10 @@ class _Unread:
 _UNREAD = _Unread()
 _NO_TEXT = _Unread("a column's name is not UTF-8, not read")
 _NO_COLUMNS = _Unread("Spark takes its columns for none of a table, by their types or names; not read")
+_FOLDERS = re.compile(
+    r"\[(?:EMPTY_PARTITION_COLUMN_(?:NAME|VALUE)|CONFLICTING_PARTITION_COLUMN_NAMES|INVALID_PARTITION_VALUE)\] "
+)
+"""What Spark says of folders `key=value` begins so."""
 _GONE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 """What Spark says of a schema where there is no file any more: nothing is wrong with what was in it."""
 _UNSEEN = "only Spark can unpack it, so its header cannot be looked at"
@@ -290,13 +296,42 @@ class FileSource(StoredSource):
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self._read_schema()).format(self.format)
         reader = reader.options(**{**self._options(), "maxFileAge": _MAX_FILE_AGE, **self._limits})
-        return self._with_file(reader.load(literal_path(self.path)))
+        with self._naming_folders():
+            return self._with_file(reader.load(literal_path(self.path)))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
-        frame = self._read(spark, [self.path])
+        with self._naming_folders():
+            frame = self._read(spark, [self.path])
         files = frozenset(file_address(file) for file in frame.inputFiles())
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
         return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
+
+    @contextmanager
+    def _naming_folders(self) -> Iterator[None]:
+        """Name the folders of which Spark makes no columns: with such a one below it, it reads nothing of the source's folder.
+
+        Raises:
+            SourceError
+        """
+        try:
+            yield
+        except Exception as error:
+            fault = self.fault("", error)
+            if fault is None:
+                raise
+            raise fault from error
+
+    def fault(self, name: str, error: BaseException) -> SourceError | None:
+        of_spark = (cause.text for cause in causes(error) if cause.type.startswith("org.apache.spark."))
+        said = next((text for text in of_spark if _FOLDERS.match(text)), None)
+        if said is None:
+            return None
+        known = re.search(r"path segment '(.*?)'\.|cast value '(.*?)' to data type .* partition column `(.*?)`\.", said)
+        folder = "" if known is None else f" `{known[1] or f'{known[3]}={known[2]}'}`"
+        return SourceError(
+            f"{self!r}: Spark makes no columns of its folders{folder}: {shortened(' '.join(said.split()))}",
+            hint="rename the folder `key=value`, or move it out of the source; then run the flow again",
+        )
 
     def gone(self, files: Iterable[str]) -> frozenset[str]:
         keys = {file_key(file): file for file in files}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import PoisonBatchError, SourceSchemaError
+from pipelines.errors import PoisonBatchError, SourceError, SourceSchemaError
 from pipelines.execution.batch.poison import skip
-from pipelines.sources import CsvFiles, ParquetFiles
+from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles
 from pipelines.sources.files import _NO_TEXT
 from pipelines.trident import DeltaState, TridentTopology
 
@@ -121,3 +122,50 @@ def test_a_column_cannot_say_which_file_it_is_of(spark: SparkSession, tmp_path: 
     pq.write_table(pa.table({"_metadata": [{"file_path": "another"}]}), tmp_path / "a.parquet")
     (row,) = ParquetFiles(tmp_path, "n bigint").bounded(spark)[0].collect()
     assert row["_file"].endswith("/a.parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("odd", "said"), [("x=", "`x=`"), ("=x", "`=x`"), ("x=1", "list #1: x.*in/x=1"), ("n=abc", "`n=abc`|list #1: n")]
+)
+def test_a_folder_that_gives_no_columns_is_named(spark: SparkSession, tmp_path: Path, odd: str, said: str) -> None:
+    """At a start, in a backfill, and where it comes in a running stream, which goes on once the folder has another name."""
+    folder, lake, topology = tmp_path / "in", Lake(tmp_path / "lake"), TridentTopology("kept")
+
+    def put(name: str, key: str) -> None:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "a.json").write_text(f'{{"k":"{key}","n":1}}\n')
+
+    class Joined(JsonFiles):
+        """A folder into which another one comes behind the start of its stream."""
+
+        comes: Callable[[], None] | None = None
+
+        def stream(self, spark: SparkSession) -> DataFrame:
+            frame = super().stream(spark)
+            if self.comes:
+                self.comes()
+            return frame
+
+    source = Joined(folder, "k string, n bigint, day string")
+    topology.new_stream("rows", source, slice_by="day").partition_persist(DeltaState("held"))
+    runtime = Runtime(spark, lake, max_attempts=1)
+    put("day=d1", "a")
+    runtime.catch_up(topology)
+
+    def comes() -> None:
+        # Of other folders beside it Spark sees no more than that they differ.
+        for name in ("day=d2", odd) if odd == "x=1" else (odd,):
+            put(name, name)
+
+    Joined.comes = staticmethod(comes)
+    with pytest.raises(SourceError, match=said):
+        runtime.catch_up(topology)
+    Joined.comes = None
+    for run in (lambda: runtime.catch_up(topology), lambda: runtime.backfill(topology, ["d1"])):
+        with pytest.raises(SourceError, match=said):
+            run()
+    (folder / odd).rename(folder / "day=d3")
+    runtime.catch_up(topology)
+    expected = {"a", odd} | ({"day=d2"} if odd == "x=1" else set())
+    assert {row["k"] for row in lake.state("held").scan().to_pylist()} == expected

@@ -23,7 +23,7 @@ _MOST = 2
 
 
 class Keeps:
-    """Which rows began to be put into quarantine and did not get there, in a file that is there until that ends.
+    """The batch whose rows began to be put into quarantine, in a file that is there until that ends.
 
     A file of its own: it can be removed from a disk that is full, and earlier releases do not read it.
     """
