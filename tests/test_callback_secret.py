@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
@@ -64,3 +65,11 @@ def test_what_a_stranger_says_is_in_no_log() -> None:
     record.exc_info = (ValueError, ValueError("\x1b[2J"), None)
     assert _without_what_was_sent(record)
     assert record.exc_info is None
+
+
+def test_the_servers_of_a_local_spark_have_a_secret(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    manager = jvm.org.apache.spark.SparkEnv.get().securityManager()
+    assert manager.isAuthenticationEnabled()
+    assert len(manager.getSecretKey()) >= 32
+    assert manager.getSecretKey() not in str(spark.sparkContext.getConf().getAll())

@@ -138,6 +138,9 @@ def _local_settings() -> dict[str, str]:
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        # Each user of this host reaches the driver's ports there, which make objects of what they are sent. The secret that
+        # Spark makes is known to its own process alone.
+        "spark.authenticate": "true",
         # A worker begins in 0.1 s in place of one or two.
         "spark.python.daemon.module": "pipelines.spark.python_daemon",
         "spark.sql.streaming.checkpointFileManagerClass": (
