@@ -6,7 +6,6 @@ import codecs
 import os
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -30,8 +29,10 @@ from pipelines.sources.base import (
     unmarked,
 )
 from pipelines.sources.layouts import (
+    LONG_FOOTER,
     NOT_READ,
     Header,
+    LongFooterError,
     as_text,
     first_objects,
     first_value,
@@ -160,6 +161,8 @@ class FileSource(StoredSource):
 
     text: bool = True
     sliceable: bool = True
+    _else_unread = "not read"
+    """Why files are not read of which `layouts` says so."""
 
     def __init__(
         self,
@@ -315,7 +318,8 @@ class FileSource(StoredSource):
         if not unread:
             return self.layouts(files)
         others = [file for file in files if file not in unread]
-        return {**(self.layouts(others) if others else {}), _UNREAD: unread}
+        layouts = self.layouts(others) if others else {}
+        return {**layouts, _UNREAD: [*unread, *layouts.get(_UNREAD, ())]}
 
     def _unread(self, files: list[str]) -> dict[str, str]:
         """Return the files that are not read, and why."""
@@ -333,7 +337,7 @@ class FileSource(StoredSource):
         from pyspark.sql import functions as F
 
         # Unless a file has become another one meanwhile, each has its reason.
-        reasons = {**dict.fromkeys(files, "not read"), **self._unread(files)}
+        reasons = {**dict.fromkeys(files, self._else_unread), **self._unread(files)}
         said = [(f"{NOT_READ}{why}\0{file}: {why}", _address(file)) for file, why in reasons.items()]
         rejected = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
         return rejected.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
@@ -586,11 +590,13 @@ class CsvFiles(FileSource):
 class ParquetFiles(FileSource):
     """A folder of Parquet files, with all columns of the schema, in any order and among others.
 
-    The rows of a file that lacks one go to quarantine; a file that is torn fails its batch.
+    The rows of a file that lacks one go to quarantine; a file that is torn fails its batch. A file of a store is not
+    read if its last bytes name a footer of more than 64 MB.
     """
 
     format = "parquet"
     text = False
+    _else_unread = LONG_FOOTER
 
     def check_file(self, name: str, file: Place) -> None:
         """Check that it has all declared columns."""
@@ -620,11 +626,14 @@ class ParquetFiles(FileSource):
     def _layout(self, file: str) -> Any:
         import pyarrow.lib
 
-        # Where this cannot read a file, Spark says what is wrong with it.
-        with suppress(pyarrow.lib.ArrowException, OSError):
+        # Where this cannot read a file otherwise, Spark says what is wrong with it.
+        try:
             seen = parquet_columns(place_of(file))
-            return tuple(seen.items()) if self._missing(seen, file) else None
-        return None
+        except LongFooterError:
+            return _UNREAD
+        except (pyarrow.lib.ArrowException, OSError):
+            return None
+        return tuple(seen.items()) if self._missing(seen, file) else None
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return each row as JSON, as rejected: as null no state could tell it from a null that was written."""

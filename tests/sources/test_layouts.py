@@ -358,6 +358,29 @@ def test_a_parquet_file_of_a_store_is_looked_at_once(monkeypatch: pytest.MonkeyP
     assert sorted(asked) == sorted([*files, "in/4.parquet"])
 
 
+def test_the_end_of_a_parquet_file_of_a_store_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may say a footer of 4 GB, which would be asked of the store."""
+    tails = {"torn": b"\xff\xff\xff\xffPAR2", "long": b"\xff\xff\xff\xffPAR1", "short": b"R1", "empty": b""}
+    asked: list[int] = []
+
+    class Ends:
+        def end(self, key: str, length: int) -> bytes:
+            asked.append(length)
+            tail = tails[key.removeprefix("in/").removesuffix(".parquet")]
+            return b"x" * 100 * bool(tail) + tail
+
+    monkeypatch.setattr(Location, "store", Ends())
+    files = [f"s3a://bucket/in/{name}.parquet" for name in (*tails, "a\n")]
+    source = ParquetFiles("s3a://bucket/in", "k bigint")
+    layouts = source._all_layouts(files)
+    assert layouts.pop(None) == [file for file in files[:-1] if "long" not in file]
+    assert list(layouts.values()) == [[files[-1], "s3a://bucket/in/long.parquet"]]
+    assert asked == [64 * 1024] * len(tails)
+    monkeypatch.setattr(Location, "exists", lambda _: False)
+    with pytest.raises(SourceSchemaError, match="footer of more than 64 MB"):
+        source.check_file("s", Location.of("s3a://bucket/in/long.parquet"))
+
+
 @pytest.mark.slow
 def test_a_gate_refuses_what_is_no_number(spark: SparkSession, tmp_path: Path) -> None:
     """JSON's "NaN" and "Infinity" are values of a double; a sum with one of them is none any more."""
