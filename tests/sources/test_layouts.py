@@ -588,6 +588,48 @@ def test_what_a_link_out_of_a_folder_is(tmp_path: Path) -> None:
         assert links_out(str(root), files) == [str(root / "out"), str(root / "etc")]
 
 
+def test_links_that_lead_round_are_refused(tmp_path: Path) -> None:
+    """Spark would list 2^40 folders."""
+    folder = tmp_path / "day=1" / "in"
+    (folder / "x=1" / "y=1").mkdir(parents=True)
+    (folder / "x=1" / "a.json").write_text("{}")
+    (tmp_path / "beside").mkdir()
+    spark: Any = None
+
+    def check(*, anywhere: bool = False) -> None:
+        JsonFiles(folder, "k string", recursiveFileLookup=anywhere).check("s", spark)
+
+    def refused(at: str, target: str, *, anywhere: bool = False) -> bool:
+        (folder / at).symlink_to(target)
+        try:
+            check(anywhere=anywhere)
+        except SourceError as error:
+            return f"the link {folder}/" in str(error) and at in str(error)
+        finally:
+            (folder / at).unlink()
+        return False
+
+    (folder / "itself=1").symlink_to("itself=1")
+    check()
+    assert all(refused(*link) for link in (("a=1", "."), ("x=1/b=1", ".."), ("x=1/y=1/c=1", "../../x=1")))
+    # Without `=` Spark looks into neither the link nor what lies between.
+    assert not any(
+        refused(*link) for link in (("a", "."), ("a=1", ".."), ("a=1", "x=1"), ("a=1", str(tmp_path / "beside")))
+    )
+    assert refused("a", ".", anywhere=True)
+    assert refused("a=1", "../..", anywhere=True)
+    (folder / "z=1").mkdir()
+    (folder / "z=1" / "on=1").symlink_to("../x=1")
+    assert refused("x=1/on=1", "../z=1")
+    # No ring, and yet a folder is reached in 2^20 ways.
+    for n in range(20):
+        (folder / f"n={n}").mkdir()
+        for name in ("a=1", "b=1"):
+            (folder / f"n={n}" / name).symlink_to(f"../n={n + 1}")
+    with pytest.raises(SourceError, match="lead to 24 folders in 2097136 ways"):
+        check()
+
+
 def read(spark: SparkSession, source: FileSource) -> list[tuple[Any, ...]]:
     """Return a source's rows: the fields of a good one, of a bad one the engine's mark and the text."""
     rows = [tuple(row)[:-1] for row in source.bounded(spark)[0].collect()]
