@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
+from pipelines.places.location import HDFS, Location, kept_above
 from pipelines.places.store import Entry, FileStore, Stored, StoreError, Wanted, every, now
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class HdfsStore(FileStore):
             return None
         if not self._counts(key, known, began):
             self._asked_of_store(key, lambda: self._client.delete(new, False))
-            self._prune(_folder_of_versions(key))
+            self._prune(key)
             return None
         self._forget_old(key, known.born, draft.modification_time)
         return f"{known.born}/{known.number + 1}"
@@ -166,7 +167,7 @@ class HdfsStore(FileStore):
         # The file first: its versions are nobody's without it.
         self._asked_of_store(key, lambda: self._client.delete(f"/{key}", False))
         self._remove([version.file for version in self._versions(key) if version.born == _born(known)])
-        self._prune(_folder_of_versions(key))
+        self._prune(key)
 
     def clock(self, folder: str) -> float:
         """Return the NameNode's time, of a file that is put to be dated."""
@@ -266,20 +267,26 @@ class HdfsStore(FileStore):
             return []
         return [status for status in found if status.path != path and not (deep and status.isdir)]
 
-    def _prune(self, folder: str) -> None:
-        """Remove folders that have become empty, for a folder of a store is there by its files, and drafts of killed writers."""
+    def _prune(self, key: str) -> None:
+        """Remove folders that have become empty, for a folder of a store is there by its files, and drafts of killed writers.
+
+        No folder but of versions goes that is not below the root of a lake: others were made by somebody else.
+        """
+        kept = kept_above(Location(HDFS, self._name, key))
+        folder = versions = _folder_of_versions(key)
         while folder:
             listed = self._listed(folder, deep=False)
             newest = max((status.modification_time for status in listed), default=0)
             old = newest - _DRAFT_SECONDS * 1000
             left = [s for s in listed if s.path.endswith(_DRAFT) and not s.isdir and s.modification_time < old]
             self._remove(left)
+            own = folder == versions or (kept is not None and len(kept.parts) < folder.count("/"))
             try:
                 # The NameNode refuses where somebody has put a file meanwhile.
-                if len(left) < len(listed):
+                if not own or len(left) < len(listed):
                     break
                 self._client.delete(folder, False)
-            except OSError:
+            except (OSError, RuntimeError):
                 break
             folder = folder.rpartition("/")[0]
 
