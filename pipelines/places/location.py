@@ -197,7 +197,7 @@ class Location:
 
     def is_dir(self) -> bool:
         """Return whether there is a file in it."""
-        return next(iter(self.store.entries(self.key)), None) is not None
+        return self.store.has_files(self.key)
 
     def stat(self) -> Stat:
         """Return size and time of a file."""
@@ -324,7 +324,7 @@ def path_of_url(url: str) -> Path:
 
 
 def keep(folder: Place) -> None:
-    """Let a folder of a store stay though it becomes empty: who made it has its owner and modes, and may have to make it again."""
+    """Let a folder of a store stay though it becomes empty: its owner and modes are those that somebody chose."""
     if isinstance(folder, Location):
         _kept.add(folder)
 

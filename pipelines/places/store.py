@@ -121,6 +121,10 @@ class FileStore(ABC):
             wanted: which of them. It is asked first: to tell a file from what is none may cost a request.
         """
 
+    def has_files(self, folder: str) -> bool:
+        """Return whether there is a file in a folder, at any depth."""
+        return next(iter(self.entries(folder)), None) is not None
+
     @abstractmethod
     def names(self, folder: str) -> list[str]:
         """Return the names of files and folders directly in a folder, in order."""

@@ -11,6 +11,7 @@ from pipelines import Lake
 from pipelines.places import hdfs as hdfs_store
 from pipelines.places import location
 from pipelines.places.hdfs import HdfsStore
+from pipelines.places.location import Location
 
 
 @dataclass
@@ -112,3 +113,24 @@ def test_a_folder_that_the_namenode_keeps_is_no_fault_of_a_deletion(monkeypatch:
     monkeypatch.setattr(node, "delete", refusing)
     store.delete("lake/a/b/x")
     assert (node.files, node.folders) == (set(), {"/lake", "/lake/a", "/lake/a/b"})
+
+
+def test_a_folder_that_goes_meanwhile_takes_no_others_from_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NameNode("/l/a", "/l/b", "/l/gone/c", "/l/kept/d")
+    store = store_of(monkeypatch, node)
+    node.listed = lambda path: node.remove("/l/gone") if path == "/l/gone" else None
+    assert [entry.key for entry in store.entries("l")] == ["l/a", "l/b", "l/kept/d"]
+    assert list(store.entries("nowhere")) == []
+
+
+def test_a_folder_is_there_by_its_first_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NameNode("/l/a", "/l/deep/b", "/own/.x.0.draft", "/own/.x.versions/1-1.000000000001")
+    node.folders |= {"/empty", "/empty/too"}
+    store = store_of(monkeypatch, node)
+    monkeypatch.setattr(Location, "store", store)
+    there = [name for name in ("l", "l/deep", "empty", "own", "l/a", "none") if Location("hdfs", "name", name).is_dir()]
+    assert there == ["l", "l/deep"]
+    node.asked.clear()
+    node.listed = lambda path: node.remove("/l/deep")
+    assert Location("hdfs", "name", "l").is_dir()
+    assert node.asked == ["/l"]
