@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime, flowmix
-from pipelines.errors import FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
+from pipelines.errors import AccountingError, FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import stream_batch
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
 from pipelines.execution.report import BatchReport
@@ -31,11 +31,14 @@ from pipelines.places.location import Location, Place
 from pipelines.quality import drop, fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
 from pipelines.state import record, store_commits
+from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.store_commits import add_actions, rows_of
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
+from tests.state import small_kinds
+from tests.state.small_kinds import APP, SmallTable
 from tests.tiers import EXHAUSTIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -151,6 +154,26 @@ def test_a_writer_that_stood_still_does_not_commit_files_that_a_compaction_may_h
     with large_results():
         Runtime(reaching, lake).catch_up(sales(source))
     assert held(lake) == reference(reaching, tmp_path, FILES[:2])
+
+
+def test_a_batch_of_which_a_file_is_missing_is_not_committed(
+    reaching: SparkSession, place: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SmallTable(place / "lake", ROWS, TRANSACTIONAL, sliced=True)
+    rows = reaching.createDataFrame(
+        [("a", 1, "d1"), ("b", 2, "d2"), ("c", 4, "d2")], "word string, n long, _slice string"
+    )
+    version, listed = state.table.version(), store_commits.add_actions
+    with monkeypatch.context() as patched:
+        patched.setattr(store_commits, "add_actions", lambda *given: list(listed(*given))[1:])
+        with pytest.raises(AccountingError, match=r"stage counts of batch 0:0: expected 3 rows but received [12]"):
+            state.writer.commit_batch(rows, small_kinds.record(0), APP, known=False)
+    assert state.table.version() == version
+    for txid, given in enumerate((rows, rows.where("n > 4"))):
+        state.writer.commit_batch(given, small_kinds.record(txid), APP, known=False)
+    assert state.held() == [("a", 1), ("b", 2), ("c", 4)]
+    # delta-rs counts no rows of these commits.
+    assert [(one.written, one.rows) for one in state.table.commits.batches()] == [(None, 3), (None, 0)]
 
 
 def test_what_an_attempt_of_a_task_left_behind_is_not_committed(place: Location) -> None:

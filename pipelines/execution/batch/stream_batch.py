@@ -30,7 +30,6 @@ from pipelines.execution.batch.plan_run import (
     PlanRun,
     Reads,
     around_own,
-    observed,
 )
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import of_group, refused_rows, table_columns
@@ -41,6 +40,7 @@ from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.graph import events, nodes
 from pipelines.planner.siblings import Siblings, siblings_of
 from pipelines.planner.windows import with_clock_row
+from pipelines.spark.observations import observed
 from pipelines.spark.session import is_local
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.quarantine import NAME
@@ -650,8 +650,13 @@ class StreamBatch:
         """Return rows that the table's own log says this txid wrote."""
         table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
         commits = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
-        written = commits[0].written if commits else None
-        return commit.rows if written is None else written
+        if not commits:
+            return commit.rows
+        written, record = commits[0].written, commits[0].record
+        if written is None:
+            # delta-rs counts no rows of files that others wrote: by the files' own footers they are in the record.
+            written = record.rows if record is not None and record.rows else commit.rows
+        return written
 
     def failed(self, batch: Batch, reason: str) -> None:
         """Tell the hooks that an attempt has failed."""
