@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 from pipelines import Lake, Runtime, flowmix
 from pipelines.errors import AccountingError, FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import stream_batch
-from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
+from pipelines.execution.checkpoint.belonging import CheckpointBehindError, OtherCheckpointError, adopt
 from pipelines.execution.report import BatchReport
-from pipelines.execution.verify import verify
+from pipelines.execution.verify import damages, verify
 from pipelines.flowmix import Flow, Policy
 from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact, compaction, retention
@@ -186,6 +186,36 @@ def test_what_an_attempt_of_a_task_left_behind_is_not_committed(place: Location)
     assert action.path == "commit-1/_slice=d1/part-0.parquet"
     assert action.partition_values == {"_slice": "d1", "_gen": "3"}
     assert rows_of([action]) == 2
+
+
+@pytest.mark.parametrize("place", ["moto", pytest.param("versity", marks=EXHAUSTIVE)], indirect=True)
+def test_a_listing_that_a_late_process_has_written_over_is_refused(reaching: SparkSession, place: Location) -> None:
+    lake, source, topology = Lake(place / "lake"), place / "in", TridentTopology("sales")
+    stream = topology.new_stream("sold", JsonFiles(source, SCHEMA), slice_by="day")
+    stream.group_by("key").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    for number in range(2):
+        put(source, f"{number}.json", *FILES[number])
+    assert len(Runtime(reaching, lake).catch_up(topology).batches) == 1
+    listing = lake.checkpoint_path("sales", "sold") / "spark" / "sources" / "0" / "0"
+    whole = listing.read_bytes()
+    assert len(whole.split(b"\n")) == 3
+    listing.write_bytes(whole.rpartition(b"\n")[0])
+    with pytest.raises(
+        OtherCheckpointError, match=r"txid 0 of the table took other files .*\(listing 0 in .*/sources/0\)"
+    ):
+        Runtime(reaching, Lake(lake.root)).catch_up(topology)
+    assert any("took other files" in str(one) for one in damages(lake, topology))
+    listing.write_bytes(whole)
+    assert Runtime(reaching, Lake(lake.root)).catch_up(topology).batches == ()
+    assert sorted((row["key"], row["n"]) for row in lake.state("counts").scan().to_pylist()) == [
+        ("a", 2),
+        ("b", 2),
+        ("ü/c %", 1),
+    ]
+    # Who goes on all the same gets the file once more, as it says.
+    listing.write_bytes(whole.rpartition(b"\n")[0])
+    assert set(adopt(lake, topology)) == {"sold"}
+    assert [one.received for one in Runtime(reaching, Lake(lake.root)).catch_up(topology).batches] in ([2], [3])
 
 
 HOSTILE = ("a/b", "%2F", "%", "a%20b", "a b", "a+b", "a?b", "#", "a=b", "x:y", "..", ".", "\\", "{x}", "[x]", "'", '"')

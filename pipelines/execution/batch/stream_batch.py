@@ -33,6 +33,7 @@ from pipelines.execution.batch.plan_run import (
 )
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import of_group, refused_rows, table_columns
+from pipelines.execution.checkpoint.listed_files import LISTED
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
@@ -504,13 +505,17 @@ class StreamBatch:
             received_hash=counts.get(XOR),
             fields=self._group.fields,
             hash=digest,
-            offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
+            offsets=self._offsets(attempt),
             gates=self._group.gates,
             read={name: version for name, (version, _) in attempt.read.items()} or None,
             read_ids={name: made for name, (_, made) in attempt.read.items()} or None,
             clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
             windows=named.shown(self._group.name) if named is not None else None,
         )
+
+    def _offsets(self, attempt: _Attempt) -> dict[str, Any]:
+        own = {"batch": attempt.batch.txid - self._epoch.first_txid, "plan": self._plan}
+        return own if attempt.position.listed is None else {**own, LISTED: attempt.position.listed}
 
     def _commit_arrow(
         self, attempt: _Attempt, run: PlanRun, sink: Sink, result: pa.Table, seconds: float, room: Room | None = None
