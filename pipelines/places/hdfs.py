@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from pipelines.places.location import HDFS, Location, kept_above
-from pipelines.places.store import Entry, FileStore, Stored, StoreError, Wanted, every, now
+from pipelines.places.store import Entry, FileStore, Stored, StoreError, Wanted, every, kept_above, now
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -289,7 +288,7 @@ class HdfsStore(FileStore):
 
         No folder but of versions goes that is not below the root of a lake: others were made by somebody else.
         """
-        kept = kept_above(Location(HDFS, self._name, key))
+        kept = kept_above(self._name, key)
         folder = versions = _folder_of_versions(key)
         while folder:
             listed = self._listed(folder)
@@ -297,7 +296,7 @@ class HdfsStore(FileStore):
             old = newest - _DRAFT_SECONDS * 1000
             left = [s for s in listed if s.path.endswith(_DRAFT) and not s.isdir and s.modification_time < old]
             self._remove(left)
-            own = folder == versions or (kept is not None and len(kept.parts) < folder.count("/"))
+            own = folder == versions or (kept is not None and len(folder) > len(f"/{kept}"))
             try:
                 # The NameNode refuses where somebody has put a file meanwhile.
                 if not own or len(left) < len(listed):

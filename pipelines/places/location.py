@@ -34,7 +34,6 @@ _HERE = re.compile(r"(?is)file:(?://(?:localhost)?(?=/)|(?!//))(/.*)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:\d{1,5})?")
 _asked: set[str] = set()
-_kept: set[Location] = set()
 _READ_OTHERWISE = re.compile(r"[\s%?#*\[\]{}\\:]")
 
 
@@ -321,17 +320,6 @@ def path_of_url(url: str) -> Path:
     if here is None:
         raise LocationError(url, "it is on another host")
     return Path(unquote(here[1]))
-
-
-def keep(folder: Place) -> None:
-    """Let a folder of a store stay though it becomes empty: its owner and modes are those that somebody chose."""
-    if isinstance(folder, Location):
-        _kept.add(folder)
-
-
-def kept_above(file: Location) -> Location | None:
-    """Return the innermost folder that a file lies in and that stays when it becomes empty; None: this process knows of none."""
-    return next((folder for folder in file.parents if folder in _kept), None)
 
 
 def asked_for(scheme: str) -> bool:

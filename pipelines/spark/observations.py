@@ -1,4 +1,4 @@
-"""What Spark counts of a frame's rows while an action runs over them."""
+"""The counts of a frame's rows that Spark takes while an action runs over them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import Lake
 from pipelines.places import hdfs as hdfs_store
-from pipelines.places import location
+from pipelines.places import store as places_store
 from pipelines.places.hdfs import HdfsStore
 from pipelines.places.location import Location
 
@@ -66,7 +66,7 @@ class NameNode:
 
 @pytest.fixture(autouse=True)
 def no_lakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location, "_kept", set())
+    monkeypatch.setattr(places_store, "_kept", set())
 
 
 def store_of(monkeypatch: pytest.MonkeyPatch, node: NameNode) -> HdfsStore:
