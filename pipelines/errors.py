@@ -424,13 +424,18 @@ class SameFlowError(DefinitionError):
 
 
 class NeedsSparkError(TrideltaError):
-    """An expression that only Spark can evaluate, where there is no Spark."""
+    """An expression that only Spark can evaluate, where there is no Spark.
 
-    def __init__(self, wanted_for: str, *, hint: str = "") -> None:
-        self.wanted_for = wanted_for
+    Args:
+        reason: why none can be started; empty: nobody tried.
+    """
+
+    def __init__(self, wanted_for: str, reason: str = "", *, hint: str = "") -> None:
+        self.wanted_for, self.reason = wanted_for, reason
         hint = hint or 'give the function a plain form ("rows", "keep") or write it as a Python generator'
         super().__init__(
-            f"Spark is needed to evaluate {wanted_for}, and there is no session", hint=f"pass spark=, or {hint}"
+            f"Spark is needed to evaluate {wanted_for}, and {reason or 'there is no session'}",
+            hint=f"pass spark=, or {hint}",
         )
 
 
