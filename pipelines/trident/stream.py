@@ -13,7 +13,7 @@ from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
-from pipelines.graph.types import check_meeting, known_types
+from pipelines.graph.types import check_meeting, check_whole, known_types
 from pipelines.trident.aggregation import ChainedAggregation, by_position, check_types, parse_aggregations
 from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
 from pipelines.trident.persisting import Persisting
@@ -81,10 +81,17 @@ class Partitioning(Steps):
         return self._add(nodes.PartitionNode, kind=nodes.CUSTOM, function=function)
 
     def direct(self, field: str) -> Self:
-        """Bring each tuple to the task that a field of it names (direct grouping), modulo the number of tasks."""
+        """Bring each tuple to the task that a field of it names (direct grouping), modulo the number of tasks.
+
+        It holds whole numbers; null is task 0.
+
+        Raises:
+            FunctionError: if its type is known and no whole number, or it is not one field.
+        """
         by = require("direct", field, self.output_fields)
         if len(by) != 1:
             raise FunctionError("direct", f"takes one field; got {list(by)}")
+        check_whole("direct", by[0], known_types(self._topology.graph, self._node)[by[0]])
         return self._add(nodes.PartitionNode, kind=nodes.DIRECT, by=by)
 
     def min_by(self, field: str, comparator: Comparator | None = None) -> Self:
