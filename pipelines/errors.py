@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `' (did you mean "x"?)'` for the closest known name, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{matches[0]}"?)' if matches else ""
+    """Return `' (did you mean "x"?)'` for the closest known name, whatever its capitals, or an empty string."""
+    written: dict[str, str] = {}
+    for one in known:
+        written.setdefault(one.lower(), one)
+    matches = difflib.get_close_matches(name.lower(), list(written), n=1, cutoff=0.6)
+    return f' (did you mean "{written[matches[0]]}"?)' if matches else ""
 
 
 class TrideltaError(Exception):
