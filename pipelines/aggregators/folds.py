@@ -17,9 +17,11 @@ class Fold(ABC):
     """One aggregator of a chain (Trident rules 1.3).
 
     Attributes:
+        aggregator: of any of the three contracts.
         rows_early: whether rows come before the end; `early` then takes them out of a value.
     """
 
+    aggregator: Any
     rows_early = False
 
     @abstractmethod

@@ -13,7 +13,7 @@ from pipelines.graph.nodes import Aggregation
 from pipelines.graph.types import Types, check_said, known_types
 from pipelines.trident.functions import output_schema
 from pipelines.trident.steps import in_form
-from pipelines.windows.tuples import output_types
+from pipelines.windows.tuples import column_types
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
@@ -70,7 +70,7 @@ def check_types(operation: str, chain: Sequence[Aggregation], stream: HasFields)
     """Refuse types that are written for a built-in aggregator's output and are not what comes, as far as that is known here."""
     said = {a.output: a.types[0] for a in chain if a.types and isinstance(a.aggregator, ColumnAggregator)}
     if said:
-        check_said(operation, said, dict(output_types(tuple(chain), known_types(stream._topology.graph, stream.node))))
+        check_said(operation, said, column_types(chain, known_types(stream._topology.graph, stream.node)))
 
 
 def _take_numbers(chain: Sequence[Aggregation], types: Types) -> None:
