@@ -46,6 +46,9 @@ class Average(ColumnAggregator, EventAggregator):
     def finish(self, value: dict[str, Any]) -> float | None:
         return None if not value["count"] else float(value["sum"]) / value["count"]
 
+    def unrounded(self, *inputs: Column) -> Column:
+        return F.struct(F.sum(inputs[0]).alias("sum"), F.count(inputs[0]).alias("count"))
+
     def in_column(self, value: dict[str, Any]) -> dict[str, Any]:
         """Return the sum and count of a batch as Spark makes them for a topology."""
         return {**value, "sum": in_column(value["sum"])}

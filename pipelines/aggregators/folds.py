@@ -71,6 +71,14 @@ class CombinerFold(Fold):
         return [(self.aggregator.finish(self.kept(value)),)]
 
 
+class AddedFold(CombinerFold):
+    """A sum, or the sum within a mean, of one batch: in the end it is what Spark's own is, in the type of its column."""
+
+    def kept(self, value: Any) -> Any:
+        aggregator: Any = self.aggregator
+        return aggregator.in_column(super().kept(value))
+
+
 class ReducerFold(Fold):
     def __init__(self, aggregator: ReducerAggregator, inputs: int) -> None:
         self.aggregator = aggregator

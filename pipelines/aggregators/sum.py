@@ -43,6 +43,9 @@ class Sum(AddedUp, EventAggregator):
     def partial(self, *inputs: Column) -> Column:
         return F.coalesce(F.sum(inputs[0]), F.lit(0))
 
+    def unrounded(self, *inputs: Column) -> Column:
+        return F.sum(inputs[0])
+
     def in_column(self, value: Any) -> Any:
         """Return the sum of a batch as Spark makes it for a topology, where `partial` is rounded to 28 places."""
         return in_column(value)

@@ -12,7 +12,7 @@ from pipelines.errors import FunctionError
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_topology
 from pipelines.testing.reference import ReferenceEngine
-from pipelines.trident import Average, DeltaState, Sum, TridentTopology
+from pipelines.trident import Average, CombinerAggregator, DeltaState, ReducerAggregator, Sum, TridentTopology
 
 UNIT = Decimal(1).scaleb(-30)
 KIND = "decimal(38,30)"
@@ -45,6 +45,28 @@ WANTED: dict[str, list[dict[str, Any]]] = {
     "said": [{"x": 2 * ROUNDED}, {"x": 1}],
 }
 WANTED["mapped"] = WANTED["kept"]
+
+
+def beside_python() -> TridentTopology:
+    """Return sums beside aggregators in Python, whose chains run in Python on Spark, too."""
+    reducer = ReducerAggregator(lambda: 0, lambda count, x: count + 1, field="x", output="n")
+    combiner = CombinerAggregator(lambda x: 1, lambda a, b: a + b, lambda: 0, field="x", output="n")
+    topology = TridentTopology("long_in_python")
+    stream = topology.new_stream("s", FixedBatches(f"k string, x {KIND}", []))
+    for name, other in (("reduced", reducer), ("combined", combiner)):
+        grouped = stream.group_by("k")
+        grouped.aggregate([Sum("x", "x"), Average("x", "mean"), other]).partition_persist(DeltaState(name))
+        grouped.persistent_aggregate(DeltaState(f"{name}_kept"), [Sum("x", "x"), other])
+    return topology
+
+
+@pytest.mark.parametrize("engine", ["bounded", "stream"])
+def test_sums_beside_aggregators_in_python(spark: SparkSession, engine: Literal["bounded", "stream"]) -> None:
+    found = run_topology(beside_python(), {"s": BATCHES}, engine, spark)
+    assert found == run_topology(beside_python(), {"s": BATCHES})
+    for name in ("reduced", "combined"):
+        assert [{"k": row["k"], "x": row["x"]} for row in found[name]] == WANTED["sums"]
+        assert [{"k": row["k"], "x": row["x"]} for row in found[f"{name}_kept"]] == WANTED["kept"]
 
 
 @pytest.mark.parametrize("engine", ["reference", "bounded", "stream"])
