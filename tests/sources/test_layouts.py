@@ -29,7 +29,15 @@ from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.base import _CLOSED
 from pipelines.sources.folder import is_listed, links_out
-from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_other_fields, header_of, why_not_read
+from pipelines.sources.layouts import (
+    OTHER_FIELDS,
+    Header,
+    ParquetLayout,
+    as_text,
+    has_other_fields,
+    header_of,
+    why_not_read,
+)
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -354,7 +362,8 @@ def test_a_parquet_file_of_a_store_is_looked_at_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Location, "store", Ends())
     keys = [f"s3a://bucket/{key}" for key in files]
     layouts = ParquetFiles("s3a://bucket/in", "k bigint").layouts(keys)
-    assert [len(layouts[None]), layouts[(("x", "int64"),)], len(layouts)] == [3, [keys[1]], 3]
+    of_x = next(files for layout, files in layouts.items() if isinstance(layout, ParquetLayout) and "x" in layout.names)
+    assert [len(layouts[None]), of_x, len(layouts)] == [3, [keys[1]], 3]
     assert sorted(asked) == sorted([*files, "in/4.parquet"])
 
 
@@ -779,6 +788,28 @@ def test_what_folders_give(tmp_path: Path) -> None:
     beside = {None: [*there[None], f"{tmp_path}/c.json"]}
     source, flat = JsonFiles(tmp_path, SCHEMA), JsonFiles(tmp_path, SCHEMA, recursivefilelookup=True)
     assert [one._differ(files) for one in (source, flat) for files in (there, beside)] == [False, True, False, False]
+
+
+def test_parquet_files_of_one_layout_are_one_table_to_spark(tmp_path: Path) -> None:
+    """What Arrow has one type for, or one name, may be one that Spark reads and one that it does not."""
+    at, one = pa.array([1], pa.timestamp("ns")), pa.array([1], pa.int64())
+    tables: dict[str, tuple[pa.Table, dict[str, Any]]] = {
+        "int96": (pa.table({"at": at}), {"use_deprecated_int96_timestamps": True}),
+        "nanos": (pa.table({"at": at}), {}),
+        "int96 within": (pa.table({"s": [{"at": 1}]}).cast(pa.schema([("s", pa.struct([("at", at.type)]))])), {}),
+        "one": (pa.table({"x": one}), {}),
+        "two": (pa.Table.from_arrays([one, one], ["x", "x"]), {}),
+    }
+    tables["nanos within"] = tables["int96 within"][0], {"use_deprecated_int96_timestamps": True}
+    spark = pa.schema([("x", pa.int64())], {"org.apache.spark.sql.parquet.row.metadata": "{}"})
+    tables["of spark"] = pa.table({"x": one}).cast(spark), {}
+    files = []
+    for name, (table, options) in tables.items():
+        for copy in "ab":
+            files.append(str(tmp_path / f"{name}-{copy}.parquet"))
+            pq.write_table(pa.concat_tables([table] * (1 + (copy == "b"))), files[-1], **options)
+    pairs = [files[n : n + 2] for n in range(0, len(files), 2)]
+    assert [*ParquetFiles(tmp_path, "n bigint").layouts(files).values()] == pairs
 
 
 def test_rows_of_a_parquet_file_that_lacks_a_field_are_refused(spark: SparkSession, tmp_path: Path) -> None:
