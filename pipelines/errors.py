@@ -490,6 +490,20 @@ class AccountingError(BatchError):
         super().__init__(f"stage {stage} of batch {txid}:{attempt}: expected {expected} rows but received {received}")
 
 
+class ListingError(BatchError):
+    """The files that Spark wrote to a store hold other rows than it was given, as the store lists them; nothing is committed.
+
+    The next attempt writes others, into a folder of its own.
+    """
+
+    def __init__(self, state: str, txid: int, given: int, listed: int) -> None:
+        self.state, self.txid, self.given, self.listed = state, txid, given, listed
+        super().__init__(
+            f'state "{state}", batch {txid}: Spark wrote {given} rows, and the files that the store lists hold {listed}',
+            hint="if it comes again and again, look whether something else writes to or deletes from the lake's bucket",
+        )
+
+
 class GateError(BatchError):
     """A gate whose action is `fail` refused a batch or slice; nothing of it was committed behind the gate."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +15,10 @@ from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.spark.callback_secret import _without_what_was_sent
+from pipelines import Lake, Runtime
+from pipelines.sources import FixedBatches
+from pipelines.spark.callback_secret import _without_what_was_sent, ask_where_none_runs
+from pipelines.trident import DeltaState, TridentTopology
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -58,6 +64,52 @@ def test_the_jvm_calls_back(spark: SparkSession, tmp_path: Path) -> None:
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     assert query.awaitTermination(120)
     assert seen == [2]
+
+
+_OF_A_NOTEBOOK = """
+import os
+from pipelines.spark.java import find_java
+os.environ["JAVA_HOME"] = str(find_java().home)
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+wanted = "io.delta.sql.DeltaSparkSessionExtension"
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder.config("spark.sql.extensions", wanted).getOrCreate()
+from pipelines import spark_session
+spark_session()
+gateway = SparkContext._gateway
+print("secret:", len(gateway._callback_server.callback_server_parameters.auth_token or ""))
+"""
+
+
+def test_a_session_that_ran_before_gets_a_secret() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _OF_A_NOTEBOOK], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert "secret: 64" in done.stdout, done.stderr
+
+
+def test_a_server_that_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("pipelines.spark.callback_secret.ask_for_secret", asked.append)
+    without, fresh, running = (
+        SimpleNamespace(),
+        SimpleNamespace(_callback_server=None),
+        SimpleNamespace(_callback_server=1),
+    )
+    for gateway in (None, without, fresh, running):
+        ask_where_none_runs(gateway)
+    assert asked == [without, fresh]
+
+
+def test_a_stream_asks_for_it(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose session it is the runner does not know."""
+    asked: list[object] = []
+    monkeypatch.setattr("pipelines.execution.runners.stream.ask_where_none_runs", asked.append)
+    topology = TridentTopology("secret")
+    topology.new_stream("rows", FixedBatches("n bigint", [[(1,)]])).partition_persist(DeltaState("held"))
+    Runtime(spark, Lake(tmp_path)).catch_up(topology)
+    assert asked == [SparkContext._gateway]
 
 
 def test_what_a_stranger_says_is_in_no_log() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from pipelines.sources.layouts import (
     LONG_FOOTER,
     Header,
     LongFooterError,
+    ParquetLayout,
     as_text,
     first_objects,
     first_value,
@@ -233,7 +233,7 @@ class ParquetFiles(FileSource):
         import pyarrow.lib
 
         try:
-            seen = parquet_columns(file)
+            seen, _ = parquet_columns(file)
         except (pyarrow.lib.ArrowException, OSError, UnicodeError) as error:
             if file.exists() and file.stat().st_size == 0:  # Spark passes over it
                 return
@@ -258,14 +258,14 @@ class ParquetFiles(FileSource):
 
         # Where this cannot read a file otherwise, Spark says what is wrong with it.
         try:
-            seen = parquet_columns(place_of(file))
+            seen, footer = parquet_columns(place_of(file))
+            return ParquetLayout.of(footer) if self._missing(seen, file) else None
         except LongFooterError:
             return _LONG
         except UnicodeError:
             return _NO_TEXT
         except (pyarrow.lib.ArrowException, OSError):
             return None
-        return tuple(seen.items()) if self._missing(seen, file) else None
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return each row as JSON, as rejected, or each file, unread, of whose columns Spark makes no table."""
@@ -276,11 +276,8 @@ class ParquetFiles(FileSource):
         except AnalysisException as error:
             if error.getCondition() in _GONE:
                 raise
-        if len(files) == 1:
-            return self._rejected(spark, files, _NO_COLUMNS)
-        # Whether it does is not all in the layout: columns of one name are one there.
-        each = (self._laid_out(spark, layout, [file]) for file in files)
-        return reduce(lambda part, other: part.unionByName(other), each)
+        # By the layout alone, so it is the same of each.
+        return self._rejected(spark, files, _NO_COLUMNS)
 
     def _as_json(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return each row as JSON, as rejected: as null no state could tell it from a null that was written."""
@@ -290,7 +287,7 @@ class ParquetFiles(FileSource):
         # Not by its name, which a column of the file may have.
         address = rows.metadataColumn("_metadata").getField("file_path")
         texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), address.alias(FILE))
-        *fields, corrupt = rejected_lines(Header(tuple(name for name, _ in layout), ""), self._columns)
+        *fields, corrupt = rejected_lines(Header(layout.names, ""), self._columns)
         return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 
 

@@ -66,6 +66,14 @@ def passed_over(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
+def is_listed(name: str) -> bool:
+    """Return whether Spark lists a folder of a name: what of it is read it sees behind that.
+
+    Those of `_metadata` are for summaries of Parquet; no file in them is taken.
+    """
+    return not passed_over(name) or name.startswith(("_metadata", "_common_metadata"))
+
+
 @dataclass(frozen=True)
 class FilesRead:
     """The files of a folder that Spark reads: it passes over some names, and other folders than `key=value`.
@@ -124,7 +132,7 @@ class FileSource(StoredSource):
 
     A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one record, `not_read`. So
     does an object of a bucket with a control character in its name; where one is there at the start, the start is refused.
-    A start is refused, too, where links lead to folders that they lie in.
+    A start is refused, too, where links lead to folders that they lie in, here or elsewhere, or to more than 100,000 elsewhere.
 
     Args:
         path: the folder. Files whose names start with `_` or `.`, or end with `._COPYING_`, are left out, as Spark does.
@@ -177,7 +185,7 @@ class FileSource(StoredSource):
         if isinstance(folder, Path) and not folder.is_dir():
             raise MissingPathError(name, self.path)
         self.check_place(name)
-        if isinstance(folder, Path) and (why := endless(folder, self.reads.enters)):
+        if isinstance(folder, Path) and (why := endless(folder, is_listed)):
             raise SourceError(f'source "{name}": {self.path} cannot be listed: {why}', hint="remove such links")
         files = self._found(folder)
         # A folder of a bucket in which there are empty folders alone is there, too.

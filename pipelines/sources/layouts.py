@@ -12,6 +12,7 @@ import bz2
 import codecs
 import csv
 import gzip
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from pipelines.private import ordinary_opener
 from pipelines.sources.base import FILE, place_of, unmarked
 
 if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
     from pyspark.sql import Column, DataFrame
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ _AT_ONCE = 16
 _LONGEST_FOOTER = 64 << 20
 """Of a Parquet file of a store: its last bytes say how long it is, and may say 4 GB. One of 1,000 columns and 100 row groups has
 8 MB."""
+_SCHEMA_OF_SPARK = b"org.apache.spark.sql.parquet.row.metadata"
 _FOLLOWED = object()
 _JSON = json.JSONDecoder()
 
@@ -278,8 +281,31 @@ def of_each(look: Callable[[str], T], files: Sequence[str]) -> Iterator[tuple[st
         yield from zip(files, pool.map(look, files), strict=True)
 
 
-def parquet_columns(file: Place) -> dict[str, str]:
-    """Read the names of a Parquet file's columns and their types; of a store's file its end.
+@dataclass(frozen=True)
+class ParquetLayout:
+    """The columns of a Parquet file; of files whose layout is the same Spark makes the same table, or none.
+
+    Attributes:
+        digest: of all that Spark makes the table's columns from. Arrow's types alone do not tell: `timestamp[ns]` is INT96,
+            which Spark reads, or INT64 of nanoseconds, which it does not.
+    """
+
+    names: tuple[str, ...]
+    digest: str
+
+    @classmethod
+    def of(cls, footer: FileMetaData) -> ParquetLayout:
+        schema = footer.schema
+        # In what is printed a column's name may look like others' types, so its leaves tell, too.
+        leaves = [repr(schema.column(n)) for n in range(len(schema))]
+        printed = str(schema).partition("\n")[2]
+        of_spark = (footer.metadata or {}).get(_SCHEMA_OF_SPARK, b"").hex()
+        said = json.dumps([printed, leaves, of_spark])
+        return cls(tuple(schema.to_arrow_schema().names), hashlib.sha256(said.encode()).hexdigest())
+
+
+def parquet_columns(file: Place) -> tuple[dict[str, str], FileMetaData]:
+    """Read the names of a Parquet file's columns and their types, and its footer; of a store's file its end.
 
     Raises:
         ArrowException, OSError
@@ -300,7 +326,8 @@ def parquet_columns(file: Place) -> dict[str, str]:
         end = BytesIO(tail if footer <= len(tail) else file.store.end(file.key, footer))
     else:
         end = file
-    return {column.name: str(column.type) for column in pq.read_schema(end)}
+    footer = pq.read_metadata(end)
+    return {column.name: str(column.type) for column in footer.schema.to_arrow_schema()}, footer
 
 
 def rejected_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:

@@ -8,9 +8,23 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from typing import Any
 
 from pyspark.java_gateway import ensure_callback_server_started
+
+_one = threading.Lock()
+
+
+def ask_where_none_runs(gateway: Any) -> None:
+    """Start the server with a secret where none runs yet: the session may be another's than `spark_session`'s, as in a notebook.
+
+    Args:
+        gateway: None: there is none, and nothing to call back.
+    """
+    with _one:
+        if gateway is not None and vars(gateway).get("_callback_server") is None:
+            ask_for_secret(gateway)
 
 
 def ask_for_secret(gateway: Any) -> None:

@@ -23,7 +23,7 @@ from pipelines.bounds import own_master, required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
 from pipelines.printable import printable
-from pipelines.spark.callback_secret import ask_for_secret
+from pipelines.spark.callback_secret import ask_for_secret, ask_where_none_runs
 from pipelines.spark.jar_sets import JarSet
 from pipelines.spark.jars import DELTA, KAFKA, cache_folder, set_paths
 from pipelines.spark.java import Java, find_java
@@ -73,6 +73,7 @@ def spark_session(
         running = SparkSession._instantiatedSession or SparkSession.getActiveSession()
         if running is not None and running._jsc.sc() is not None and not running._jsc.sc().isStopped():
             _refuse_other(running, master, conf or {})
+            ask_where_none_runs(SparkContext._gateway)
             return running
         chosen = master or own_master()
         return _start(app, required_master("master" if master else "TRIDELTA_SPARK_MASTER", chosen), dict(conf or {}))

@@ -369,9 +369,35 @@ def test_a_poison_batch_whose_rows_end_the_process_is_told(query: Query, monkeyp
         for other in ("another", plan, plan):
             with pytest.raises(Ended):
                 keep(other)
-    assert (keep(plan).endswith("ended the process)"), query.kept) == (True, 0)
+    told = keep(plan)
+    assert ("the process ended twice" in told, str(query.checkpoint.folder / "keeping.json") in told) == (True, True)
+    assert query.kept == 0
     skip(query.lake, query.topology, 1)
     assert (query.run(), query.kept) == (True, 0)
+
+
+@pytest.mark.parametrize("recorded", [1024, None])
+def test_a_driver_with_more_memory_tries_again(
+    query: Query, monkeypatch: pytest.MonkeyPatch, recorded: int | None
+) -> None:
+    """One that has less counts with the largest: hosts of two sizes that take turns come to an end, too."""
+    batch, plan = Batch("words/1", 1, 0), query.checkpoint.plan(1)
+    skip(query.lake, query.topology, 1)
+    said = {"batch": f"words/1 1 {plan}", "begun": 2} | ({} if recorded is None else {"memory": recorded})
+    write_json(query.checkpoint.folder / "keeping.json", said)
+    keeps = Keeps(query.checkpoint)
+    for memory, gives_up in ((0, True), (recorded or 0, True), (2048, False)):
+        monkeypatch.setattr(keeps_module, "_memory", lambda memory=memory: memory)
+        assert keeps.end_the_process(batch, plan) == gives_up
+    with monkeypatch.context() as patch:
+        patch.setattr(Frame, "toArrow", ends)
+        for memory in (2048, 1024):
+            patch.setattr(keeps_module, "_memory", lambda memory=memory: memory)
+            with pytest.raises(Ended):
+                query.run()
+    assert keeps.end_the_process(batch, plan)
+    monkeypatch.setattr(keeps_module, "_memory", lambda: 4096)
+    assert (query.run(), query.kept) == (True, 1)
 
 
 def test_what_waited_is_no_row_of_the_batch_that_comes_through(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

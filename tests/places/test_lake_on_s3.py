@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime, flowmix
-from pipelines.errors import AccountingError, FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
+from pipelines.errors import FreshCheckpointError, ListingError, LockedError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import stream_batch
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, OtherCheckpointError, adopt
 from pipelines.execution.report import BatchReport
@@ -166,7 +166,9 @@ def test_a_batch_of_which_a_file_is_missing_is_not_committed(
     version, listed = state.table.version(), store_commits.add_actions
     with monkeypatch.context() as patched:
         patched.setattr(store_commits, "add_actions", lambda *given: list(listed(*given))[1:])
-        with pytest.raises(AccountingError, match=r"stage counts of batch 0:0: expected 3 rows but received [12]"):
+        with pytest.raises(
+            ListingError, match=r"batch 0: Spark wrote 3 rows, and the files that the store lists hold [12]"
+        ):
             state.writer.commit_batch(rows, small_kinds.record(0), APP, known=False)
     assert state.table.version() == version
     for txid, given in enumerate((rows, rows.where("n > 4"))):
@@ -174,6 +176,26 @@ def test_a_batch_of_which_a_file_is_missing_is_not_committed(
     assert state.held() == [("a", 1), ("b", 2), ("c", 4)]
     # delta-rs counts no rows of these commits.
     assert [(one.written, one.rows) for one in state.table.commits.batches()] == [(None, 3), (None, 0)]
+
+
+@EXHAUSTIVE
+def test_a_listing_that_lacks_a_file_once_costs_one_attempt(
+    reaching: SparkSession, place: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt writes a folder of its own: nothing goes to quarantine."""
+    lake, source, listed, looks = Lake(place / "lake"), place / "in", store_commits.add_actions, list[int]()
+    put(source, "0.json", *FILES[0])
+    topology = TridentTopology("sales")
+    topology.new_stream("sold", JsonFiles(source, SCHEMA)).partition_persist(DeltaState("rows"))
+
+    def lacking(*given: Any) -> list[Any]:
+        looks.append(len(looks))
+        return list(listed(*given))[len(looks) == 1 :]
+
+    monkeypatch.setattr(store_commits, "add_actions", lacking)
+    with large_results():
+        Runtime(reaching, lake).catch_up(topology)
+    assert (looks, lake.state("rows").count()) == ([0, 1], 3)
 
 
 def test_what_an_attempt_of_a_task_left_behind_is_not_committed(place: Location) -> None:

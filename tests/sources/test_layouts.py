@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,8 +28,16 @@ from pipelines.places.location import Location
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, Kafka, ParquetFiles
 from pipelines.sources.base import _CLOSED
-from pipelines.sources.folder import links_out
-from pipelines.sources.layouts import OTHER_FIELDS, Header, as_text, has_other_fields, header_of, why_not_read
+from pipelines.sources.folder import is_listed, links_out
+from pipelines.sources.layouts import (
+    OTHER_FIELDS,
+    Header,
+    ParquetLayout,
+    as_text,
+    has_other_fields,
+    header_of,
+    why_not_read,
+)
 from pipelines.trident import DeltaState, TridentTopology
 
 SCHEMA = "k string, n bigint, day string"
@@ -354,7 +362,8 @@ def test_a_parquet_file_of_a_store_is_looked_at_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Location, "store", Ends())
     keys = [f"s3a://bucket/{key}" for key in files]
     layouts = ParquetFiles("s3a://bucket/in", "k bigint").layouts(keys)
-    assert [len(layouts[None]), layouts[(("x", "int64"),)], len(layouts)] == [3, [keys[1]], 3]
+    of_x = next(files for layout, files in layouts.items() if isinstance(layout, ParquetLayout) and "x" in layout.names)
+    assert [len(layouts[None]), of_x, len(layouts)] == [3, [keys[1]], 3]
     assert sorted(asked) == sorted([*files, "in/4.parquet"])
 
 
@@ -612,9 +621,13 @@ def test_links_that_lead_round_are_refused(tmp_path: Path) -> None:
     (folder / "itself=1").symlink_to("itself=1")
     check()
     assert all(refused(*link) for link in (("a=1", "."), ("x=1/b=1", ".."), ("x=1/y=1/c=1", "../../x=1")))
-    # Without `=` Spark looks into neither the link nor what lies between.
+    # Spark lists folders without `=`, too, and drops what is in them behind that (`test_which_folders_spark_lists`).
+    assert all(
+        refused(*link) for link in (("a", "."), ("_a=1", "."), ("_metadata", "."), ("a=1", ".."), ("a=1", "../.."))
+    )
+    beside = str(tmp_path / "beside")
     assert not any(
-        refused(*link) for link in (("a", "."), ("a=1", ".."), ("a=1", "x=1"), ("a=1", str(tmp_path / "beside")))
+        refused(*link) for link in (("_a", "."), (".a", "."), ("a._COPYING_", "."), ("a", "x=1"), ("a", beside))
     )
     assert refused("a", ".", anywhere=True)
     assert refused("a=1", "../..", anywhere=True)
@@ -628,6 +641,53 @@ def test_links_that_lead_round_are_refused(tmp_path: Path) -> None:
             (folder / f"n={n}" / name).symlink_to(f"../n={n + 1}")
     with pytest.raises(SourceError, match="lead to 24 folders in 2097136 ways"):
         check()
+
+
+def test_rings_elsewhere_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark lists what a link out of the folder leads to, though none of its files is read."""
+    folder, ring, tree = tmp_path / ".deep" / "in", tmp_path / "ring", tmp_path / "tree"
+    for made in (folder, ring, tree / "a" / "b"):
+        made.mkdir(parents=True)
+    source, spark = JsonFiles(folder, "k string"), cast(SparkSession, None)
+    link = folder / "a"
+    for target in (tree, tmp_path):
+        link.symlink_to(target)
+        source.check("s", spark)
+        link.unlink()
+    link.symlink_to(ring)
+    for name in ("b", "c"):
+        (ring / name).symlink_to(".")
+    with pytest.raises(SourceError, match=f"the link {ring}/. leads back to a folder"):
+        source.check("s", spark)
+    link.unlink()
+    # A walk of a whole disk ends, too.
+    monkeypatch.setattr("pipelines.sources.linked_folders._MOST_MORE", 2)
+    for here in (folder / name for name in "xyz"):
+        here.mkdir()
+    source.check("s", spark)
+    link.symlink_to(tree / "a")
+    source.check("s", spark)
+    link.unlink()
+    link.symlink_to("/usr")
+    with pytest.raises(SourceError, match="lead to more than 2 folders elsewhere"):
+        source.check("s", spark)
+
+
+@pytest.mark.slow
+def test_which_folders_spark_lists(spark: SparkSession, tmp_path: Path) -> None:
+    """Of folders without `=` it takes no file, and lists them all the same, also behind a link."""
+    folder, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
+    names = ["a", "_a", ".a", "a._COPYING_", "_metadata", "_metadata_x", "_common_metadata", "_meta"]
+    for base in (folder, elsewhere):
+        for name in names:
+            (base / name).mkdir(parents=True)
+            (base / name / "f.json").write_text("{}")
+    (folder / "link").symlink_to(elsewhere)
+    frame = spark.read.schema("k string").option("basePath", str(folder)).json(str(folder))
+    assert frame.inputFiles() == []
+    files = frame._jdf.queryExecution().analyzed().relation().location().leafFiles().keys().mkString("\n").split("\n")
+    listed = {file.removeprefix(f"file:{folder}/").removesuffix("/f.json") for file in files}
+    assert listed == {f"{way}{name}" for way in ("", "link/") for name in names if is_listed(name)}
 
 
 def read(spark: SparkSession, source: FileSource) -> list[tuple[Any, ...]]:
@@ -728,6 +788,28 @@ def test_what_folders_give(tmp_path: Path) -> None:
     beside = {None: [*there[None], f"{tmp_path}/c.json"]}
     source, flat = JsonFiles(tmp_path, SCHEMA), JsonFiles(tmp_path, SCHEMA, recursivefilelookup=True)
     assert [one._differ(files) for one in (source, flat) for files in (there, beside)] == [False, True, False, False]
+
+
+def test_parquet_files_of_one_layout_are_one_table_to_spark(tmp_path: Path) -> None:
+    """What Arrow has one type for, or one name, may be one that Spark reads and one that it does not."""
+    at, one = pa.array([1], pa.timestamp("ns")), pa.array([1], pa.int64())
+    tables: dict[str, tuple[pa.Table, dict[str, Any]]] = {
+        "int96": (pa.table({"at": at}), {"use_deprecated_int96_timestamps": True}),
+        "nanos": (pa.table({"at": at}), {}),
+        "int96 within": (pa.table({"s": [{"at": 1}]}).cast(pa.schema([("s", pa.struct([("at", at.type)]))])), {}),
+        "one": (pa.table({"x": one}), {}),
+        "two": (pa.Table.from_arrays([one, one], ["x", "x"]), {}),
+    }
+    tables["nanos within"] = tables["int96 within"][0], {"use_deprecated_int96_timestamps": True}
+    spark = pa.schema([("x", pa.int64())], {"org.apache.spark.sql.parquet.row.metadata": "{}"})
+    tables["of spark"] = pa.table({"x": one}).cast(spark), {}
+    files = []
+    for name, (table, options) in tables.items():
+        for copy in "ab":
+            files.append(str(tmp_path / f"{name}-{copy}.parquet"))
+            pq.write_table(pa.concat_tables([table] * (1 + (copy == "b"))), files[-1], **options)
+    pairs = [files[n : n + 2] for n in range(0, len(files), 2)]
+    assert [*ParquetFiles(tmp_path, "n bigint").layouts(files).values()] == pairs
 
 
 def test_rows_of_a_parquet_file_that_lacks_a_field_are_refused(spark: SparkSession, tmp_path: Path) -> None:

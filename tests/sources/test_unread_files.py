@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -116,6 +117,36 @@ def test_a_file_of_whose_columns_there_is_no_table_is_one_row_of_quarantine(
             assert sorted(row["n"] for row in lake.state(f"held{number}").scan().to_pylist()) == [1, 2]
         found = lake.quarantine("kept").scan().to_pylist()
         assert sorted((row["stream"], row["rule"]) for row in found) == [(f"rows{n}", "not_read") for n in range(4)]
+
+
+@pytest.mark.slow
+def test_nanoseconds_beside_int96_and_many_odd_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow has one type for both. Odd files of one layout are looked at once."""
+    lake, topology, folder = Lake(tmp_path / "lake"), TridentTopology("kept"), tmp_path / "in"
+    file_of(folder, 1)
+    stream = topology.new_stream("rows", ParquetFiles(folder, "n bigint"), slice_by="n")
+    stream.partition_persist(DeltaState("held"))
+    runtime = Runtime(spark, lake, max_attempts=1)
+    runtime.catch_up(topology)
+    at = pa.table({"at": pa.array([1_000_000], pa.timestamp("ns"))})
+    pq.write_table(at, folder / "a.parquet", use_deprecated_int96_timestamps=True)
+    for number in range(5):
+        pq.write_table(at, folder / f"b{number}.parquet")
+    tried: list[int] = []
+    as_json = ParquetFiles._as_json
+
+    def counted(self: ParquetFiles, spark: SparkSession, layout: Any, files: list[str]) -> Any:
+        tried.append(len(files))
+        return as_json(self, spark, layout, files)
+
+    monkeypatch.setattr(ParquetFiles, "_as_json", counted)
+    for run in (lambda: runtime.catch_up(topology), lambda: runtime.backfill(topology, ["1"])):
+        run()
+        assert sorted(tried[-2:]) == [1, 5]
+        found = lake.quarantine("kept").scan().to_pylist()
+        assert sorted(row["rule"] for row in found) == [*["not_read"] * 5, "other_fields"]
 
 
 def test_a_column_cannot_say_which_file_it_is_of(spark: SparkSession, tmp_path: Path) -> None:

@@ -89,10 +89,16 @@ class PoisonRows:
             return f"the source {self._group.sources!r} (they could not be read)"
         return str(self._group.quarantine.table.path)
 
-    def left_in_source(self, batch: Batch) -> str:
-        """Say where the rows of a batch are that nobody puts into quarantine any more, for that ended the process."""
-        logger.warning("rows stay in the source: to keep them ended the process", txid=batch.txid)
-        return f"the source {self._group.sources!r} (to put them into quarantine ended the process)"
+    def left_in_source(self, batch: Batch, record: str) -> str:
+        """Say where the rows of a batch are that nobody puts into quarantine any more, for the process ended meanwhile.
+
+        Args:
+            record: the file that says so.
+        """
+        why = f"the process ended twice while they were put into quarantine; with more memory, or without {record}, "
+        why += "it is tried again"
+        logger.warning(f"rows stay in the source: {why}", txid=batch.txid)
+        return f"the source {self._group.sources!r} ({why})"
 
     def keep_skipped(
         self,

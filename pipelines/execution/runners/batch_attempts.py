@@ -140,7 +140,7 @@ class BatchAttempts:
         rows = None if record.in_windows else self._events(frames)
         batch, plan = Batch(self._scope, txid, record.attempt), self._plan(txid)
         if self._keeps.end_the_process(batch, plan):
-            self._poison.left_in_source(batch)
+            self._poison.left_in_source(batch, self._keeps.file)
             return seen
         with self._keeps.begun(batch, plan):
             return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, plan)
@@ -148,7 +148,7 @@ class BatchAttempts:
     def _keep(self, batch: Batch, rows: Callable[[], Frames] | None, reason: str, seen: int, plan: str | None) -> str:
         """Put the rows of a poison batch into quarantine; return where they are."""
         if self._keeps.end_the_process(batch, plan):
-            return self._poison.left_in_source(batch)
+            return self._poison.left_in_source(batch, self._keeps.file)
         with self._keeps.begun(batch, plan):
             return self._poison.keep(self._epoch, batch, rows, reason, seen, plan)
 

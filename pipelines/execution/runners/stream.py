@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -39,6 +40,7 @@ from pipelines.execution.runners.former_windows import Watch, read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.execution.runners.stopping import Drained, Stopping
 from pipelines.planner.plan import save_plan
+from pipelines.spark.callback_secret import ask_where_none_runs
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -145,6 +147,8 @@ class StreamRunner:
         # Not before: whoever is refused, and puts back what was lost, wants the attempts as they were.
         self._try_again()
         self._callback = SparkCallback(self._in_turn if self._turns else self._on_spark_batch)
+        # The session may be the user's own: `foreachBatch` starts what the JVM calls back, without a secret.
+        ask_where_none_runs(SparkContext._gateway)
         writer = frame.writeStream.foreachBatch(self._callback)
         writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
         if pending_only:
