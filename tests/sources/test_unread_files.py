@@ -157,7 +157,14 @@ def test_a_column_cannot_say_which_file_it_is_of(spark: SparkSession, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("odd", "said"), [("x=", "`x=`"), ("=x", "`=x`"), ("x=1", "list #1: x.*in/x=1"), ("n=abc", "`n=abc`|list #1: n")]
+    ("odd", "said"),
+    [
+        ("x=", "`x=`"),
+        ("=x", "`=x`"),
+        ("x=1", "list #1: x.*in/x=1"),
+        ("n=abc", "`n=abc`|list #1: n"),
+        ("plain", "directory structures detected"),
+    ],
 )
 def test_a_folder_that_gives_no_columns_is_named(spark: SparkSession, tmp_path: Path, odd: str, said: str) -> None:
     """At a start, in a backfill, and where it comes in a running stream, which goes on once the folder has another name."""
