@@ -29,7 +29,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehind
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
-from pipelines.execution.checkpoint.window_files import Begun, StateRef, state_files
+from pipelines.execution.checkpoint.window_begin import Begun, StateRef, state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.replays.selection import NUMBER, completed

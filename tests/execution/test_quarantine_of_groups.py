@@ -22,7 +22,7 @@ from pipelines.execution.batch.quarantine import (
     rows_of,
 )
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_files import state_files
+from pipelines.execution.checkpoint.window_begin import state_files
 from pipelines.execution.runners.epochs import Epochs
 from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches

@@ -21,19 +21,16 @@ from pipelines.errors import NotTextError
 from pipelines.execution.checkpoint import window_files
 from pipelines.execution.checkpoint.belonging import Named, named_by
 from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
-from pipelines.execution.checkpoint.window_files import (
+from pipelines.execution.checkpoint.window_begin import (
     Begun,
-    Definition,
     StateFolder,
     StateRef,
-    WindowFailure,
-    WindowFiles,
     WindowPlaceError,
     WindowStateError,
     end_all,
     ended_in,
-    outputs_in,
 )
+from pipelines.execution.checkpoint.window_files import Definition, WindowFailure, WindowFiles, outputs_in
 from pipelines.graph import events as ev
 from pipelines.state.record import BatchRecord
 from pipelines.windows import buffer

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from pipelines import Lake, Runtime
 from pipelines.errors import TrideltaError
 from pipelines.execution.batch import driver_windows
-from pipelines.execution.checkpoint.window_files import StateFiles, WindowPlaceError
+from pipelines.execution.checkpoint.window_begin import StateFiles, WindowPlaceError
 from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.flow import BATCH
 from pipelines.graph import nodes

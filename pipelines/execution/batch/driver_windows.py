@@ -27,21 +27,23 @@ from pipelines.execution.checkpoint.belonging import Belonging, Named, epoch_bey
 from pipelines.execution.checkpoint.changeover import refuse_skipped, windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
-from pipelines.execution.checkpoint.window_files import (
+from pipelines.execution.checkpoint.window_begin import (
     Begun,
-    Between,
-    Definition,
-    KeptStates,
     StateFiles,
     StateRef,
-    WindowFailure,
-    WindowFiles,
     WindowPlaceError,
     WindowStateError,
     end_all,
     ended_in,
     is_elsewhere,
     state_files,
+)
+from pipelines.execution.checkpoint.window_files import (
+    Between,
+    Definition,
+    KeptStates,
+    WindowFailure,
+    WindowFiles,
     waiting_in,
 )
 from pipelines.execution.checkpoint.window_state import check_fields

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipelines.execution.checkpoint.engine_files import Checkpoint
-    from pipelines.execution.checkpoint.window_files import StateFiles
+    from pipelines.execution.checkpoint.window_begin import StateFiles
 
 _BLAMED: Final = "waiting-"
 _RELEASED: Final = "released-"
