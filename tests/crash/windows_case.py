@@ -80,7 +80,7 @@ class KilledFiles:
 if __name__ == "__main__":
     import json
 
-    from pipelines.execution.batch import driver_windows
+    from pipelines.execution.batch import driver_windows, windows_change
     from pipelines.execution.checkpoint import window_begin
     from tests.crash.windows_case import flow as shipped
     from tests.lakes import lake_place
@@ -91,5 +91,6 @@ if __name__ == "__main__":
     )
     killer, state_files = Killer(plan["kill"]), window_begin.state_files
     driver_windows.state_files = lambda checkpoint: KilledFiles(state_files(checkpoint), killer)  # type: ignore
+    windows_change.state_files = driver_windows.state_files
     runtime = Runtime(session, Lake(lake_place(plan["home"])), listeners=[killer], max_attempts=30)
     runtime.catch_up(shipped())

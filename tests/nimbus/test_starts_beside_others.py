@@ -467,8 +467,8 @@ def test_a_start_waits_as_long_as_it_is_told(
     monkeypatch.setattr(stream, "end_windows", lambda _, *given: note(*given))
     runner = StreamRunner(group, task.checkpoint, StreamOptions(start_wait_seconds=given, version="1"))
     runner._change_windows(lambda: None)
-    windows: Any = SimpleNamespace(take_over=note, change=note)
-    runner._windows = windows
+    runner._windows = SimpleNamespace()  # type: ignore[assignment]
+    monkeypatch.setattr(stream, "WindowsChange", lambda _: SimpleNamespace(take_over=note, change=note))
     runner._change_windows(lambda: None)
     monkeypatch.setattr(runner, "read_ahead", lambda _: True)
     monkeypatch.setattr(runner, "_change_windows", _stop)

@@ -88,7 +88,7 @@ def _check(group: BatchGroup, before: TridentTopology) -> None:
     if group.windows and is_elsewhere(checkpoint, True):
         former = _former(before, group)
         if former.checkpoint.epoch is not None:
-            DriverWindows(group, checkpoint.folder).check_forms(former)
+            former.check_forms(DriverWindows(group, checkpoint.folder).stages)
 
 
 def _former(before: TridentTopology, group: BatchGroup) -> ChannelWindows:
