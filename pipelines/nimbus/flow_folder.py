@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
     from pipelines.nimbus.nimbus import Nimbus
     from pipelines.nimbus.processes.supervisor import SupervisorProcess
+    from pipelines.nimbus.registry.records import Version
     from pipelines.nimbus.status import FlowStatus
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
@@ -179,6 +180,7 @@ class _WatchedFlow:
         version: Its version; 0 for one that an earlier watch has deployed.
         former: What ran before, while a change has not shown that it can run.
         problem: What the registry says against it since before it was deployed.
+        asked_back: Whether a roll-back was asked for whose answer was cut off: it may be done all the same.
     """
 
     file: FlowFile
@@ -186,6 +188,7 @@ class _WatchedFlow:
     version: int = 0
     former: _WatchedFlow | None = None
     problem: str | None = None
+    asked_back: bool = False
 
 
 class FlowFolder:
@@ -342,8 +345,7 @@ class FlowFolder:
             elif entry.awaited == STOPPED:
                 continue
             elif entry.former is not None and seen[name].version != entry.version:
-                # It was rolled back, and the answer was cut off.
-                self.deployed[name] = _WatchedFlow(entry.former.file, STARTED, seen[name].version, entry.former)
+                self._overtaken(name, entry, entry.former)
             elif seen[name].running:
                 self._runs(name, entry, seen[name])
             elif reason := _trouble(seen[name], entry.problem):
@@ -366,21 +368,49 @@ class FlowFolder:
             # A start that fails is tried again by its worker, later and later.
             self._reporter.refuse(file, name)
         else:
-            final = any(line.get("final") for line in self._news(now))
-            try:
-                version = self._nimbus.roll_back(name, entry.former.version, seen=now).version
-            except (NotAliveError, NoTransitionError, VersionError) as error:
-                # Somebody kills, rebalances or updates it in this moment: the next look sees what has become of it.
-                logger.warning("not rolled back", flow=name, reason=str(error))
-                return
-            except SubmitError as error:
-                # What a rebalance has set does not fit the former one: this one stays, and is tried again by its worker.
-                logger.warning("not rolled back", flow=name, reason=str(error))
-                self._not_changed(name, entry.file, TrideltaError(reason), final=final)
-                entry.former = None
-                return
-            self._not_changed(name, entry.file, TrideltaError(reason), final=final)
-            self.deployed[name] = _WatchedFlow(entry.former.file, STARTED, version, problem=now.problem)
+            self._take_back(name, entry, entry.former, now, TrideltaError(reason))
+
+    def _take_back(
+        self, name: str, entry: _WatchedFlow, former: _WatchedFlow, now: FlowStatus, problem: TrideltaError
+    ) -> None:
+        """Bring the former version of a flow back, whose change cannot run."""
+        final = any(line.get("final") for line in self._news(now))
+        try:
+            version = self._nimbus.roll_back(name, former.version, seen=now).version
+        except RegistryError:
+            entry.asked_back = True
+            raise
+        except (NotAliveError, NoTransitionError, VersionError) as error:
+            # Somebody kills, rebalances or updates it in this moment: the next look sees what has become of it.
+            logger.warning("not rolled back", flow=name, reason=str(error))
+            if isinstance(error, VersionError) and self._overtaken(name, entry, former):
+                self._not_changed(name, entry.file, problem, final=final)
+            return
+        except SubmitError as error:
+            # What a rebalance has set does not fit the former one: this one stays, and is tried again by its worker.
+            logger.warning("not rolled back", flow=name, reason=str(error))
+            self._not_changed(name, entry.file, problem, final=final)
+            entry.former = None
+            return
+        self._not_changed(name, entry.file, problem, final=final)
+        self.deployed[name] = _WatchedFlow(former.file, STARTED, version, problem=now.problem)
+
+    def _overtaken(self, name: str, entry: _WatchedFlow, former: _WatchedFlow) -> bool:
+        """Follow a flow on trial that has gone over to another version. Returns whether that is somebody else's.
+
+        It stays until the file changes, as any that comes behind the folder's back: nobody has asked for it to be taken back.
+        """
+        versions: list[Version] = []
+        with suppress(NotAliveError):
+            versions = self._nimbus.versions(name)
+        if not versions or versions[-1].number == entry.version:
+            return False
+        if entry.asked_back and versions[-1].copy_of == former.version:
+            # It was rolled back, and the answer was cut off.
+            self.deployed[name] = _WatchedFlow(former.file, STARTED, versions[-1].number, former)
+            return False
+        entry.former, entry.version, entry.awaited = None, versions[-1].number, STARTED
+        return True
 
     def _news(self, now: FlowStatus) -> list[dict[str, object]]:
         """Return what the workers have reported of the current version."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from functools import reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pipelines.places.location import Place
 from pipelines.sources.base import CORRUPT, FILE, ROW_JSON, one_value, place_of, unmarked
 from pipelines.sources.folder import FileSource as FileSource
 from pipelines.sources.folder import FilesRead as FilesRead  # pipelines.nimbus.telemetry.figures takes both from here
-from pipelines.sources.folder import literal_path
+from pipelines.sources.folder import Unread, literal_path
 from pipelines.sources.layouts import (
     Header,
     as_text,
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 1 << 18
 """Of a line of CSV: with one more Spark ends the read, where a line with too many is malformed. A reader takes 8 bytes for each
 from the start, 2 MB of these; Spark's own limit, 20,480, is reached by 20 KB of commas."""
+_NO_TEXT = Unread("a column's name is not UTF-8, not read")
+_NO_COLUMNS = Unread("Spark takes its columns for none of a table, by their types or names; not read")
+_GONE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+"""What Spark says of a schema where there is no file any more: nothing is wrong with what was in it."""
 _UNSEEN = "only Spark can unpack it, so its header cannot be looked at"
 
 
@@ -213,7 +217,8 @@ class CsvFiles(FileSource):
 class ParquetFiles(FileSource):
     """A folder of Parquet files, with all columns of the schema, in any order and among others.
 
-    The rows of a file that lacks one go to quarantine; a file that is torn fails its batch.
+    The rows of a file that lacks one go to quarantine, or the file unread, where Spark makes no table of its columns or a name is
+    not UTF-8; a file that is torn fails its batch.
     """
 
     format = "parquet"
@@ -225,7 +230,7 @@ class ParquetFiles(FileSource):
 
         try:
             seen = parquet_columns(file)
-        except (pyarrow.lib.ArrowException, OSError) as error:
+        except (pyarrow.lib.ArrowException, OSError, UnicodeError) as error:
             if file.exists() and file.stat().st_size == 0:  # Spark passes over it
                 return
             said = str(error).splitlines()[0]
@@ -248,17 +253,37 @@ class ParquetFiles(FileSource):
         import pyarrow.lib
 
         # Where this cannot read a file, Spark says what is wrong with it.
-        with suppress(pyarrow.lib.ArrowException, OSError):
+        try:
             seen = parquet_columns(place_of(file))
-            return tuple(seen.items()) if self._missing(seen, file) else None
-        return None
+        except UnicodeError:
+            return _NO_TEXT
+        except (pyarrow.lib.ArrowException, OSError):
+            return None
+        return tuple(seen.items()) if self._missing(seen, file) else None
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
+        """Return each row as JSON, as rejected, or each file, unread, of whose columns Spark makes no table."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._as_json(spark, layout, files)
+        except AnalysisException as error:
+            if error.getCondition() in _GONE:
+                raise
+        if len(files) == 1:
+            return self._rejected(spark, files, _NO_COLUMNS)
+        # Whether it does is not all in the layout: columns of one name are one there.
+        each = (self._laid_out(spark, layout, [file]) for file in files)
+        return reduce(lambda part, other: part.unionByName(other), each)
+
+    def _as_json(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return each row as JSON, as rejected: as null no state could tell it from a null that was written."""
         from pyspark.sql import functions as F
 
         rows = spark.read.format("parquet").options(**self._options()).load([literal_path(file) for file in files])
-        texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), F.col("_metadata.file_path").alias(FILE))
+        # Not by its name, which a column of the file may have.
+        address = rows.metadataColumn("_metadata").getField("file_path")
+        texts = rows.select(F.to_json(F.struct("*"), ROW_JSON).alias("value"), address.alias(FILE))
         *fields, corrupt = rejected_lines(Header(tuple(name for name, _ in layout), ""), self._columns)
         return texts.select(*fields, corrupt.alias(CORRUPT), FILE)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
+from pipelines.causes import causes, shortened
 from pipelines.errors import DefinitionError, MissingPathError, MovedSourceError, SourceError
 from pipelines.places.location import S3, Location, Place, path_below
 from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
@@ -40,11 +42,22 @@ def literal_path(path: str) -> str:
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
-class _Unread:
-    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names."""
+@dataclass(frozen=True)
+class Unread:
+    """The layout of files that are not read: links out of the source's folder, pipes and the like, odd names.
+
+    Attributes:
+        why: what is said of a file for which `_unread` has no reason.
+    """
+
+    why: str = "not read"
 
 
-_UNREAD = _Unread()
+_UNREAD = Unread()
+_FOLDERS = re.compile(
+    r"\[(?:EMPTY_PARTITION_COLUMN_(?:NAME|VALUE)|CONFLICTING_PARTITION_COLUMN_NAMES|INVALID_PARTITION_VALUE)\] "
+)
+"""What Spark says of folders `key=value` begins so."""
 
 
 def passed_over(name: str) -> bool:
@@ -244,13 +257,42 @@ class FileSource(StoredSource):
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self._read_schema()).format(self.format)
         reader = reader.options(**{**self._options(), "maxFileAge": _MAX_FILE_AGE, **self._limits})
-        return self._with_file(reader.load(literal_path(self.path)))
+        with self._naming_folders():
+            return self._with_file(reader.load(literal_path(self.path)))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
-        frame = self._read(spark, [self.path])
+        with self._naming_folders():
+            frame = self._read(spark, [self.path])
         files = frozenset(file_address(file) for file in frame.inputFiles())
         layouts = self._all_layouts(sorted(file_key(file) for file in files))
         return (self._by_layout(spark, layouts) if self._differ(layouts) else self._with_file(frame)), files
+
+    @contextmanager
+    def _naming_folders(self) -> Iterator[None]:
+        """Name the folders of which Spark makes no columns: with such a one below it, it reads nothing of the source's folder.
+
+        Raises:
+            SourceError
+        """
+        try:
+            yield
+        except Exception as error:
+            fault = self.fault("", error)
+            if fault is None:
+                raise
+            raise fault from error
+
+    def fault(self, name: str, error: BaseException) -> SourceError | None:
+        of_spark = (cause.text for cause in causes(error) if cause.type.startswith("org.apache.spark."))
+        said = next((text for text in of_spark if _FOLDERS.match(text)), None)
+        if said is None:
+            return None
+        known = re.search(r"path segment '(.*?)'\.|cast value '(.*?)' to data type .* partition column `(.*?)`\.", said)
+        folder = "" if known is None else f" `{known[1] or f'{known[3]}={known[2]}'}`"
+        return SourceError(
+            f"{self!r}: Spark makes no columns of its folders{folder}: {shortened(' '.join(said.split()))}",
+            hint="rename the folder `key=value`, or move it out of the source; then run the flow again",
+        )
 
     def gone(self, files: Iterable[str]) -> frozenset[str]:
         keys = {file_key(file): file for file in files}
@@ -292,12 +334,12 @@ class FileSource(StoredSource):
             unread |= dict.fromkeys(self.kept_out(files), "a file of the system or of the deployment, not read")
         return unread | dict.fromkeys(links_out(self.path, files), "a link out of the folder, not followed")
 
-    def _rejected(self, spark: SparkSession, files: list[str]) -> DataFrame:
+    def _rejected(self, spark: SparkSession, files: list[str], layout: Unread) -> DataFrame:
         """Return a rejected record for each file that is not read."""
         from pyspark.sql import functions as F
 
         # Unless a file has become another one meanwhile, each has its reason.
-        reasons = {**dict.fromkeys(files, "not read"), **self._unread(files)}
+        reasons = {**dict.fromkeys(files, layout.why), **self._unread(files)}
         said = [(f"{NOT_READ}{why}\0{file}: {why}", _address(file)) for file, why in reasons.items()]
         rejected = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
         return rejected.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
@@ -311,8 +353,8 @@ class FileSource(StoredSource):
         parts = [
             self._with_file(self._read(spark, files))
             if layout is None
-            else self._rejected(spark, files)
-            if layout is _UNREAD
+            else self._rejected(spark, files, layout)
+            if isinstance(layout, Unread)
             else self._laid_out(spark, layout, files)
             for (layout, _), files in sorted(alike.items(), key=lambda item: min(item[1]))
         ]

@@ -273,6 +273,7 @@ def parquet_columns(file: Place) -> dict[str, str]:
 
     Raises:
         ArrowException, OSError
+        UnicodeError: a column's name is not UTF-8.
     """
     import pyarrow.parquet as pq
 

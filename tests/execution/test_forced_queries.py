@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
@@ -51,7 +51,7 @@ def attempts_of(store: MemoryAttemptStore, max_attempts: int) -> Any:
     )
     tracker = BatchTracker([Stage("source", group="words/1")], attempts=store, max_attempts=max_attempts, first_txid=0)
     counters: Any = None
-    checkpoint: Any = SimpleNamespace(plan=lambda _: "a plan")
+    checkpoint: Any = SimpleNamespace(plan=lambda _: "a plan", write=lambda *_: None, folder=Path("/no/such"))
     poison: Any = SimpleNamespace(seen=lambda: -1, keep=lambda *_: "nowhere")
     shared = Shared(group, Epoch(1, 0), tracker, (), {}, (), counters)
     return BatchAttempts(shared, checkpoint, poison, Stopping(), max_attempts, set())
@@ -92,10 +92,30 @@ def test_once_it_is_forced_no_further_attempt_is_opened(
     monkeypatch.setattr(batch_attempts, "StreamBatch", Cancelled)
     monkeypatch.setattr(time, "sleep", lambda _: attempts._stopping.forced.set())
     with pytest.raises(Drained):
-        attempts.run(0, {}, Position(frozenset(), 0))
+        attempts.run(0, dict, Position(frozenset(), 0))
     record = store.get("words/1")[0]
     assert tried == [0]
     assert (record.state, record.tries) == (BatchState.FAILED, 0 if when == "in the attempt" else 1)
+
+
+def test_a_batch_of_which_no_frame_can_be_made_is_poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, kept = MemoryAttemptStore(), list[Any]()
+    attempts = attempts_of(store, 2)
+
+    def fails() -> Any:
+        raise AnalysisException("no such file")
+
+    def keep(_epoch: Any, _batch: Any, rows: Any, *_: Any) -> str:
+        kept.append(rows)
+        return "nowhere"
+
+    attempts._poison.keep = keep
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(PoisonBatchError, match="no such file"):
+        attempts.run(0, fails, Position(frozenset(), 0))
+    assert (store.get("words/1")[0].state, store.get("words/1")[0].tries) == (BatchState.POISON, 2)
+    with pytest.raises(AnalysisException):
+        kept[0]()
 
 
 def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_start(
@@ -110,7 +130,7 @@ def test_once_it_is_forced_the_windows_of_a_skipped_batch_are_left_to_the_next_s
 
     attempts._group.sources.clocks = cancelled
     with pytest.raises(Drained):
-        attempts.run_windows(0, {}, -1)
+        attempts.run_windows(0, dict, -1)
     assert tried == [1]
 
 
@@ -124,7 +144,7 @@ def test_once_it_is_forced_windows_are_not_run_once_more(monkeypatch: pytest.Mon
     attempts._group.sources.clocks = fails
     monkeypatch.setattr(time, "sleep", lambda _: attempts._stopping.forced.set())
     with pytest.raises(Drained):
-        attempts.run_windows(0, {}, -1)
+        attempts.run_windows(0, dict, -1)
     assert tried == [1]
 
 
@@ -153,8 +173,8 @@ def test_whatever_fails_once_it_is_forced_is_left_to_the_next_start(where: str, 
         raise error
 
     runner._run = {
-        "in windows": lambda *_: attempts.run_windows(0, {}, -1),
-        "in what quarantine keeps": lambda *_: attempts.keep_skipped(0, {}, -1),
+        "in windows": lambda *_: attempts.run_windows(0, dict, -1),
+        "in what quarantine keeps": lambda *_: attempts.keep_skipped(0, dict, -1),
         "where quarantine forgets": lambda *_: attempts.expect_other_rows(0, "a plan"),
     }[where]
     runner._group.sources.clocks = attempts._poison.keep_skipped = attempts._poison.release = fails

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -26,8 +27,10 @@ from pipelines.execution.batch.poison import PoisonRows, skip
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.batch.stream_batch import Shared
 from pipelines.execution.batch.windows_change import WindowsChange
+from pipelines.execution.checkpoint import keeps as keeps_module
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
+from pipelines.execution.checkpoint.keeps import Keeps
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
 from pipelines.execution.checkpoint.window_begin import Begun, StateRef, state_files
@@ -157,7 +160,7 @@ class Query:
         """Put the rows of a batch into quarantine."""
         rows: Any = {spout.id: None for spout in self.topology.spouts}
         of = self.checkpoint.plan(txid) if plan else None
-        self.poison.keep(EPOCH, Batch("words/1", txid, 0), rows, "boom", self.poison.seen(), of)
+        self.poison.keep(EPOCH, Batch("words/1", txid, 0), lambda: rows, "boom", self.poison.seen(), of)
 
     def plan_again(self) -> None:
         """Lose the plan of batch 1 with the power, and let Spark plan it again, with files that have come since."""
@@ -275,6 +278,100 @@ def test_a_skipped_batch_whose_source_cannot_be_read_is_left_behind(query: Query
     """Whoever skipped it was told that its rows are in the source alone."""
     skip(query.lake, query.topology, 1)
     query.fault = PySparkException("the file is gone")
+    assert (query.run(), query.kept) == (True, 0)
+
+
+class Ended(BaseException):
+    """The end of the process, as far as its code sees one."""
+
+
+def ends(*_: Any, **__: Any) -> None:
+    raise Ended
+
+
+def test_a_skipped_batch_whose_rows_end_the_process_is_left_behind(
+    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are in the source alone; of a start that somebody has killed there is one more."""
+    skip(query.lake, query.topology, 1)
+    monkeypatch.setattr(Frame, "toArrow", ends)
+    for _ in range(2):
+        with pytest.raises(Ended):
+            query.run()
+    assert (query.run(), query.kept) == (True, 0)
+    assert "rows stay in the source" in caplog.text
+
+
+@pytest.mark.parametrize(("of", "name"), [(Frame, "toArrow"), (StateWriter, "replace_rows")])
+def test_a_start_that_was_killed_while_it_kept_rows_costs_the_batch_nothing(
+    query: Query, monkeypatch: pytest.MonkeyPatch, of: type, name: str
+) -> None:
+    skip(query.lake, query.topology, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(of, name, ends)
+        with pytest.raises(Ended):
+            query.run()
+    assert (query.run(), query.kept) == (True, 1)
+    assert not on_disk(query.checkpoint.folder / "keeping.json").exists()
+
+
+def test_rows_that_got_there_before_the_process_ended_are_there_once(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip(query.lake, query.topology, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeps, "_end", ends)
+        with pytest.raises(Ended):
+            query.run()
+    assert [(query.run(), query.kept) for _ in range(3)] == [(True, 1)] * 3
+
+
+def test_a_disk_that_is_full_again_and_again_leaves_no_row_in_the_source(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip(query.lake, query.topology, 1)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise DeltaError(FULL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateWriter, "replace_rows", full)
+        for _ in range(3):
+            with pytest.raises(DiskFullError):
+                query.run()
+    assert (query.run(), query.kept) == (True, 1)
+
+
+def test_where_the_jvm_goes_with_what_is_kept_this_process_may_outlive_it(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls then fail, as others do."""
+    skip(query.lake, query.topology, 1)
+    query.fault = Py4JNetworkError("Answer from Java side is empty")
+    monkeypatch.setattr(keeps_module, "_jvm_has_ended", lambda: True)
+    for _ in range(2):
+        with pytest.raises(BatchError, match="do not get into quarantine"):
+            query.run()
+    assert (query.run(), query.kept) == (True, 0)
+
+
+def test_a_poison_batch_whose_rows_end_the_process_is_told(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged record is none, nor is that of another plan; skipped, the batch is left behind."""
+    batch, plan = Batch("words/1", 1, 0), query.checkpoint.plan(1)
+    rows: Any = {spout.id: None for spout in query.topology.spouts}
+
+    def keep(plan: str | None) -> str:
+        kept: str = query.runner()._attempts._keep(batch, lambda: rows, "boom", query.poison.seen(), plan)
+        return kept
+
+    on_disk(query.checkpoint.folder / "keeping.json").write_text("[")
+    with monkeypatch.context() as patch:
+        patch.setattr(Frame, "toArrow", ends)
+        for other in ("another", plan, plan):
+            with pytest.raises(Ended):
+                keep(other)
+    assert (keep(plan).endswith("ended the process)"), query.kept) == (True, 0)
+    skip(query.lake, query.topology, 1)
     assert (query.run(), query.kept) == (True, 0)
 
 
@@ -537,7 +634,7 @@ def test_a_query_that_begins_anew_on_purpose_leaves_the_txid_of_a_batch_that_was
     others = query.poison
     others._group.name, others._group.rejected = "others", rows_of(query.topology, "others", ["others"])
     rows: Any = {spout.id: None for spout in query.topology.spouts}
-    others.keep(EPOCH, Batch("others/1", 8, 0), rows, "boom", others.seen(), None)
+    others.keep(EPOCH, Batch("others/1", 8, 0), lambda: rows, "boom", others.seen(), None)
     if drained:
         skip(query.lake, query.topology, 1)
         query.run()

@@ -42,6 +42,7 @@ class Deployed:
         self.comes_up = "failed"
         self.texts: dict[str, dict[int, Path]] = {}
         self.labels: dict[str, dict[int, str]] = {}
+        self.copies: dict[tuple[str, int], int] = {}
 
     def deploy(self, name: str, *, file: Path, **settings: Any) -> tuple[FlowStatus, str]:
         verb = "update" if name in self.flows else "submit"
@@ -57,8 +58,19 @@ class Deployed:
         if seen is not None and seen.version != self.version(name):
             raise VersionError(name, seen.version, "another has taken its place", self.version(name))
         self.log.append(("roll back", name, to))
+        self.comes_back(name, to)
+        return self.flows[name]
+
+    def comes_back(self, name: str, to: int) -> None:
+        """An earlier version is the current one, as a new one."""
+        self.copies[name, self.version(name) + 1] = to
         self.labels[name][self.version(name) + 1] = self.labels[name][to]
-        return self._put(name, self.flows[name].settings)
+        self._put(name, self.flows[name].settings)
+
+    def updates(self, name: str) -> None:
+        """Somebody else updates it."""
+        self.labels[name][self.version(name) + 1] = "of another"
+        self._put(name, self.flows[name].settings)
 
     def version(self, name: str) -> int:
         return self.flows[name].version if name in self.flows else 0
@@ -95,9 +107,10 @@ class Deployed:
         return []
 
     def versions(self, name: str) -> list[Version]:
+        file = str(next(iter(self.texts[name].values())))
         return [
-            Version(number, Content({"kind": YAML, "file": str(file)}, {}), 0.0)
-            for number, file in self.texts[name].items()
+            Version(number, Content({"kind": YAML, "file": file}, {}), 0.0, copy_of=self.copies.get((name, number)))
+            for number in range(1, self.version(name) + 1)
         ]
 
     def news(self) -> list[tuple[str, ...]]:
@@ -332,13 +345,37 @@ def test_an_update_that_comes_behind_a_look_is_not_taken_back(
     def look_and_then_another_updates() -> ClusterStatus:
         seen = looks()
         monkeypatch.setattr(streams, "cluster", looks)
-        streams.labels["first"][3] = "of another"
-        streams._put("first", streams.flows["first"].settings)
+        streams.updates("first")
         return seen
 
     monkeypatch.setattr(streams, "cluster", look_and_then_another_updates)
-    folder.look()
+    (refused,) = folder.look()
+    assert (refused.what, refused.reason) == ("refused", str(MissingPathError("s", "in")))
+    assert what([one for _ in range(3) for one in folder.look()]) == [("started", "first")]
     assert streams.news() == [("update", "first", "filter v > 5")]
+    assert streams.version("first") == 3
+    # The file is asked again when it changes.
+    write(flows, "a.yaml", "first", least=6)
+    assert what(folder.look()) == [("changed", "first")]
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["updates", "rolls back"])
+def test_nor_is_one_that_comes_between_two_looks_at_a_change_that_does_not_run(
+    streams: Deployed, flows: Path, back: bool
+) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.comes_up, streams.fails = "starting", [""]
+    folder.look()
+    streams.news()
+    if back:
+        streams.comes_back("first", 1)
+    else:
+        streams.updates("first")
+    assert what([one for _ in range(4) for one in folder.look()]) == [("started", "first")]
+    assert streams.news() == []
     assert streams.version("first") == 3
 
 

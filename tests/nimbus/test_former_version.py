@@ -17,7 +17,7 @@ from pipelines.execution.checkpoint.ownership import _LEASED
 from pipelines.nimbus.deployed import WATCHED
 from pipelines.nimbus.errors import RegistryLeaseLostError
 from pipelines.nimbus.nimbus import Nimbus
-from pipelines.nimbus.processes.former import FormerQuery
+from pipelines.nimbus.processes.former import FormerQuery, FormerVersion
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.task import Application, Task
 from pipelines.nimbus.processes.worker import WorkerProcess
@@ -288,6 +288,51 @@ def test_a_version_before_that_hangs_holds_up_no_other_flow(worker: Worker, hang
         time.sleep(0.02)
     assert beside.told[-1] == "leave"
     assert worker.ends == ["f/s", "f/s__1"]
+
+
+@pytest.mark.parametrize("where", ["moves", "left_waiting"])
+def test_one_that_hangs_beside_its_queries_counts_as_one_that_does_not_stop(worker: Worker, where: str) -> None:
+    """In the log of a table, on a mount that does not answer: no query of it is there to be stopped."""
+    hangs, over, process = threading.Event(), threading.Event(), worker.process
+
+    def hang(*_: object) -> Any:
+        hangs.set()
+        assert over.wait(30)
+        return {}
+
+    worker._patch.setattr(changeover.Changeover, where, hang)
+    process._server = FakeServer()  # type: ignore[assignment]
+    worker.write("batch")
+    try:
+        worker.until(hangs.is_set)
+        (former,) = process._former.values()
+        assert former.stopping_seconds == 0
+        process._registry.kill("f", wait_seconds=0)
+        process._registry.fire()
+        worker.until(lambda: former.stopping_seconds > 0.1)
+        assert {task.stopping_seconds > 0.1 for task in process._tasks.values()} == {True}
+        assert process._draining.stuck(process._tasks.values()) == []
+        process._draining._stop_seconds = 0.0
+        worker.until(process.ending.is_set)
+    finally:
+        over.set()
+    worker.until(lambda: not process._tasks)
+    assert former.stopping_seconds == 0
+
+
+def test_one_that_is_told_to_stop_before_it_reads_is_not_stuck_then(worker: Worker) -> None:
+    over = threading.Event()
+    former = FormerVersion(worker.process._application, worker.process._registry.flow("f"), None)  # type: ignore[arg-type]
+    former.force()
+    former.begin(lambda: over.wait(20) and None)
+    time.sleep(0.05)
+    assert former.stopping_seconds == 0
+    former.force()
+    time.sleep(0.05)
+    assert former.stopping_seconds >= 0.05
+    over.set()
+    worker.until(lambda: former.over)
+    assert former.stopping_seconds == 0
 
 
 def test_its_leases_are_given_back_when_the_version_before_has_ended(worker: Worker, hangs: Hangs) -> None:

@@ -217,6 +217,38 @@ def test_one_that_no_signal_ends_holds_nobody_up(settings: NimbusSettings, monke
         child.stdin.close()  # type: ignore[union-attr]
 
 
+def test_one_that_starts_has_its_time_beside_a_standby_that_gets_up_late(settings: NimbusSettings) -> None:
+    """That of a supervisor that was killed; it writes its record and ends."""
+
+    def start(command: list[str], out: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    private_folder(settings.supervisor_folder("s1"))
+    file, sleeps = Life(settings, "s1", STANDBY), [sys.executable, "-c", "import time; time.sleep(20)"]
+    standby = Standby(settings, "s1", start, lambda *_: sleeps)
+    child = standby.keep(list, float("-inf"))
+    assert child is not None
+    try:
+        file.begun("other")
+        standby.keep(list, float("-inf"))
+        standby._heard_at -= settings.lease_seconds + 1
+        standby.keep(list, float("-inf"))
+        assert standby._child is child
+        assert child.poll() is None
+        assert not standby.is_up
+        # Once it is up it beats, or is killed.
+        file.begun(standby._life)
+        assert standby.is_up
+        standby._heard_at -= settings.lease_seconds + 1
+        assert not standby.is_up
+        file.touch()
+        assert standby.is_up
+    finally:
+        child.kill()
+        child.wait()
+        child.stdin.close()  # type: ignore[union-attr]
+
+
 def test_what_fits(host: HostWithStandby) -> None:
     plain = host.submit("plain")
     assert fits([plain, host.submit("one", 1)])

@@ -16,6 +16,8 @@ import pytest
 from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint
 from pipelines.execution.checkpoint.ownership import OtherHostError
+from pipelines.execution.events import openlineage
+from pipelines.execution.events.openlineage import LineageRun
 from pipelines.execution.runners import former_windows, stream
 from pipelines.execution.runners.stopping import Stopping
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
@@ -25,7 +27,7 @@ from pipelines.nimbus.processes import task as task_module
 from pipelines.nimbus.processes.former import FormerQuery
 from pipelines.nimbus.processes.task import Task, UnwantedError
 from pipelines.places.location import on_disk
-from tests.nimbus.test_failed_tasks import Failing
+from tests.nimbus.test_failed_tasks import SILENT, Failing, Query, Runner
 
 LOCKED = LockedError("f", "rewrite.lock", 1.0)
 COMMITS = LockedError("f", "commit.lock", 5.0)
@@ -113,6 +115,8 @@ def test_a_start_that_hangs_counts_as_one_that_does_not_stop(
     over.set()
     ends(task)
     assert task.stopping_seconds == 0
+    # Who has read it beside the end would take the next start for one that has not stopped since.
+    assert task._forced_at == 0
     assert task.streaming.isActive is (where != "start")
 
 
@@ -376,6 +380,37 @@ def test_one_that_is_held_up_for_too_long_has_failed(
     assert 0 < len(held) < 8
 
 
+def test_what_a_start_has_waited_for_before_it_is_held_up_does_not_count(
+    task: Starting, rewritten: tuple[list[float], list[Any]], held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has waited ten minutes for other partitions beside a long compaction, and runs with those that it has."""
+    monkeypatch.setattr(task_module, "_REWRITE_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(task_module, "_START_WAIT_SECONDS", 1.0)
+    rewritten[1].append(LOCKED)
+    held += [COMMITS, COMMITS]
+    task.start()
+    while not task.told:
+        assert task.waits(0.01)
+    refused = len(rewritten[0])
+    runs(task)
+    # Nor does each further try ask for them, and wait as long again.
+    assert len(rewritten[0]) == refused
+    assert task.told == ["REPARTITION_REFUSED"]
+    ends(task)
+    # The next start does.
+    task.want(wanted=True)
+    again = threading.Thread(target=task._live, daemon=True)
+    again.start()
+    until = time.monotonic() + 20
+    while len(task.told) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    task.leave()
+    again.join(20)
+    assert not again.is_alive()
+    assert len(rewritten[0]) > refused
+    assert task.told == ["REPARTITION_REFUSED"] * 2
+
+
 def test_one_whose_checkpoint_is_another_hosts_has_failed_at_once(task: Starting, held: list[Exception]) -> None:
     error = OtherHostError("f", "c", "there", "it is there", here="here", hint="")
     held += [error, error]
@@ -383,6 +418,113 @@ def test_one_whose_checkpoint_is_another_hosts_has_failed_at_once(task: Starting
     assert not task.waits(20)
     assert task.failure is error
     assert len(held) == 1
+
+
+def test_nor_has_it_failed_for_those_who_follow_lineage(
+    task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+
+    class Run(LineageRun):
+        def __init__(self, *_: object) -> None:
+            self._sending, self._ended, self._group = threading.Lock(), False, None  # type: ignore[assignment]
+
+        def _event(self, kind: str, error: BaseException | None) -> str:
+            return kind
+
+    monkeypatch.setenv(openlineage.SWITCH, "1")
+    monkeypatch.setattr(openlineage, "find_spec", lambda _: True)
+    monkeypatch.setattr(openlineage, "LineageRun", Run)
+    monkeypatch.setattr(openlineage, "_client", lambda: SimpleNamespace(emit=told.append))
+    monkeypatch.setattr(task_module, "lineage_run", openlineage.lineage_run)
+    held += [COMMITS, COMMITS]
+    task.start()
+    runs(task)
+    ends(task)
+    assert told == ["START", "ABORT"] * 2 + ["START", "COMPLETE"]
+
+
+class Changing(Runner):
+    """A runner whose start changes windows for good, and comes to something or not."""
+
+    def __init__(self, task: Starting, outcome: Exception | None, *, changes: bool) -> None:
+        super().__init__(task.checkpoint, task.streaming)
+        self._outcome, self._changes = outcome, changes
+
+    def start(self, **_: Any) -> Query:
+        if self._changes:
+            self.emptied_windows, self.events_wait = ("w",), 2  # type: ignore[assignment]
+        if self._outcome is not None:
+            raise self._outcome
+        return self._query
+
+
+CHANGES = ["WINDOWS_ANEW", "EVENTS_WAIT"]
+
+
+def changing(task: Starting, monkeypatch: pytest.MonkeyPatch, outcome: Exception | None) -> None:
+    """Its first start changes windows and comes to `outcome`; further ones find them changed."""
+    runners = [Changing(task, outcome, changes=True)]
+
+    def runner(*_: object) -> Runner:
+        return runners.pop() if runners else Changing(task, None, changes=False)
+
+    monkeypatch.setattr(task, "_runner", runner)
+    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 0.2)
+
+
+def test_what_a_start_has_made_of_windows_is_told_once_also_where_it_is_held_up_behind_that(
+    task: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing(task, monkeypatch, COMMITS)
+    task.start()
+    runs(task)
+    ends(task)
+    assert task.told == CHANGES
+
+
+def test_so_it_is_where_the_one_batch_before_its_partitions_change_has_changed_them(
+    task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten[1].extend([UnfinishedBatchError("f", "s__1", 4, 0), SimpleNamespace(to_json=dict)])
+    changing(task, monkeypatch, None)
+    task.start()
+    runs(task)
+    ends(task)
+    assert sorted(task.told) == sorted([*CHANGES, "REPARTITION"])
+
+
+def test_so_it_is_where_the_start_fails(task: Starting, monkeypatch: pytest.MonkeyPatch) -> None:
+    changing(task, monkeypatch, InterruptedError())
+    task.start()
+    assert not task.waits(20)
+    assert isinstance(task.failure, InterruptedError)
+    assert task.told == CHANGES
+
+
+def test_a_registry_that_does_not_answer_is_told_later(task: Starting, monkeypatch: pytest.MonkeyPatch) -> None:
+    changing(task, monkeypatch, None)
+    tell, silent = task._application.registry.tell, [SILENT] * 2
+
+    def blip(*given: Any) -> None:
+        if silent:
+            raise silent.pop()
+        tell(*given)
+
+    monkeypatch.setattr(task._application.registry, "tell", blip)
+    task.start()
+    assert not task.waits(20)
+    assert task.failure is SILENT
+    assert not task.told
+    again = threading.Thread(target=task._live, daemon=True)
+    task.ran = False
+    task.streaming.isActive = True
+    again.start()
+    runs(task)
+    task.leave()
+    again.join(20)
+    assert not again.is_alive()
+    assert task.told == CHANGES
 
 
 def test_a_version_before_that_is_held_up_reads_to_its_end_all_the_same(

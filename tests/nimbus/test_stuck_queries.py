@@ -111,7 +111,9 @@ def test_a_batch_that_is_stopped_before_a_repartition_is_no_failure_and_not_begu
         assert not begun.is_set()
         return SimpleNamespace(isActive=True, stop=hangs.set)
 
-    runner = SimpleNamespace(stopping=Stopping(), start=start, finish=finish, read_ahead=lambda _: True)
+    runner = SimpleNamespace(
+        stopping=Stopping(), start=start, finish=finish, read_ahead=lambda _: True, emptied_windows=(), events_wait=0
+    )
     group = SimpleNamespace(ready=True)
     registry = SimpleNamespace(tell=lambda _, what, detail: told.append(what))
     task._application = SimpleNamespace(preparing=threading.Lock(), registry=registry, spark=None)  # type: ignore[assignment]

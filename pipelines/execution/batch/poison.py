@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -58,11 +58,19 @@ class PoisonRows:
         table = self._group.quarantine.table
         return table.version() if table.exists() else -1
 
-    def keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None) -> str:
+    def keep(
+        self,
+        epoch: Epoch,
+        batch: Batch,
+        sources: Callable[[], Frames] | None,
+        reason: str,
+        seen: int,
+        plan: str | None,
+    ) -> str:
         """Put all rows of the batch into quarantine, once; where even that fails they are still in the source.
 
         Args:
-            sources: the rows; None: as they came to the windows, which cannot be worked out.
+            sources: gives the rows; None: as they came to the windows, which cannot be worked out.
             seen: what `seen` has returned.
             plan: the digest of the batch's plan.
 
@@ -81,8 +89,19 @@ class PoisonRows:
             return f"the source {self._group.sources!r} (they could not be read)"
         return str(self._group.quarantine.table.path)
 
+    def left_in_source(self, batch: Batch) -> str:
+        """Say where the rows of a batch are that nobody puts into quarantine any more, for that ended the process."""
+        logger.warning("rows stay in the source: to keep them ended the process", txid=batch.txid)
+        return f"the source {self._group.sources!r} (to put them into quarantine ended the process)"
+
     def keep_skipped(
-        self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
+        self,
+        epoch: Epoch,
+        batch: Batch,
+        sources: Callable[[], Frames] | None,
+        reason: str,
+        seen: int,
+        plan: str | None,
     ) -> int:
         """Put the rows of a batch that is left out into quarantine, to which they did not come when it failed.
 
@@ -134,13 +153,18 @@ class PoisonRows:
         return kept is not None and kept.plan not in (None, plan)
 
     def _keep(
-        self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str, seen: int, plan: str | None
+        self,
+        epoch: Epoch,
+        batch: Batch,
+        sources: Callable[[], Frames] | None,
+        reason: str,
+        seen: int,
+        plan: str | None,
     ) -> int:
         group = self._group
-        sources = group.sources.before_windows(group.spark) if sources is None else sources
+        rows = group.sources.before_windows(group.spark) if sources is None else sources()
         parts = (
-            rejected_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
-            for spout in group.spouts
+            rejected_batch(rows[spout.id], _fields_of(rows[spout.id]), spout.stream, reason) for spout in group.spouts
         )
         return self._put(epoch, batch, reduce(DataFrame.unionByName, parts), seen, plan)
 

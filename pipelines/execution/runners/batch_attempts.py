@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,6 +27,7 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.keeps import Keeps
 from pipelines.execution.checkpoint.window_begin import WindowStateError
 from pipelines.execution.protocol.coordinator import GONE, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.protocol.failures import back_off, is_of_rows, lake_fault, missing_module, reason_of
@@ -62,7 +65,7 @@ class BatchAttempts:
         self._shared, self._group, self._epoch, self._tracker = shared, shared.group, shared.epoch, shared.tracker
         self._checkpoint, self._poison, self._stopping = checkpoint, poison, stopping
         self._max_attempts, self._left_over = max_attempts, left_over
-        self._scope = shared.epoch.scope(shared.group.name)
+        self._scope, self._keeps = shared.epoch.scope(shared.group.name), Keeps(checkpoint)
 
     def expect_other_rows(self, txid: int, plan: str | None) -> None:
         """Forget what came of a batch by a plan that is gone, and of those that were planned behind it: their rows come again.
@@ -89,12 +92,16 @@ class BatchAttempts:
             tracked.plan_again(other, plan if other == txid else GONE)
             logger.warning("batch comes by another plan", flow=self._group.topology.name, txid=other)
 
-    def run(self, txid: int, frames: Frames, position: Position) -> BatchReport:
-        """Try a batch until an attempt comes through, or none is left."""
+    def run(self, txid: int, frames: Callable[[], Frames], position: Position) -> BatchReport:
+        """Try a batch until an attempt comes through, or none is left.
+
+        Args:
+            frames: makes the frames of its sources, once it can; so of the further methods.
+        """
         stream_batch = StreamBatch(self._shared)
         # Its record may be lost, which said that it was left out.
         self._take_back_waiting(txid)
-        sources, clocks, tries = self._group.sources.events(frames), None, 0
+        sources, clocks, tries = self._events(frames), None, 0
         while True:
             batch = self._open(txid, sources, position.plan)
             structlog.contextvars.bind_contextvars(attempt=batch.attempt)
@@ -102,8 +109,8 @@ class BatchAttempts:
             try:
                 if clocks is None:
                     # This also runs the windows to their end, which the state store demands even of a batch replayed.
-                    clocks = self._group.sources.clocks(frames)
-                report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
+                    clocks = self._group.sources.clocks(frames())
+                report = stream_batch.run(batch, sources(), replace(position, clocks=clocks))
                 if batch.attempt or txid in self._left_over:
                     self._poison.come_through(txid, report.received)
                 self._tell("closed", txid)
@@ -120,16 +127,30 @@ class BatchAttempts:
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
 
-    def keep_skipped(self, txid: int, frames: Frames, seen: int) -> int:
+    def _events(self, frames: Callable[[], Frames]) -> Callable[[], Frames]:
+        return cache(lambda: self._group.sources.events(frames()))
+
+    def keep_skipped(self, txid: int, frames: Callable[[], Frames], seen: int) -> int:
         """Keep the rows of a skipped batch: the process died, or the lake failed, between its last attempt and quarantine.
 
         Returns the version of quarantine behind that.
         """
         record = self._tracker.group().record(txid)
         assert record is not None
-        rows = None if record.in_windows else self._group.sources.events(frames)
-        batch = Batch(self._scope, txid, record.attempt)
-        return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, self._plan(txid))
+        rows = None if record.in_windows else self._events(frames)
+        batch, plan = Batch(self._scope, txid, record.attempt), self._plan(txid)
+        if self._keeps.end_the_process(batch, plan):
+            self._poison.left_in_source(batch)
+            return seen
+        with self._keeps.begun(batch, plan):
+            return self._poison.keep_skipped(self._epoch, batch, rows, record.reason, seen, plan)
+
+    def _keep(self, batch: Batch, rows: Callable[[], Frames] | None, reason: str, seen: int, plan: str | None) -> str:
+        """Put the rows of a poison batch into quarantine; return where they are."""
+        if self._keeps.end_the_process(batch, plan):
+            return self._poison.left_in_source(batch)
+        with self._keeps.begun(batch, plan):
+            return self._poison.keep(self._epoch, batch, rows, reason, seen, plan)
 
     def leave_out_waiting(self, txid: int, seen: int) -> None:
         """Leave out with a skipped batch what waits in its windows, if it failed by that."""
@@ -144,7 +165,7 @@ class BatchAttempts:
             self._checkpoint.still_held()
             self._shared.windows.take_back_waiting(txid)
 
-    def run_windows(self, txid: int, frames: Frames, seen: int) -> None:
+    def run_windows(self, txid: int, frames: Callable[[], Frames], seen: int) -> None:
         """Run the windows of a skipped batch to their end, which the state store demands of every batch.
 
         Raises:
@@ -153,7 +174,7 @@ class BatchAttempts:
         for tries in range(1, self._max_attempts + 1):
             self._stopping.leave_if_forced()
             try:
-                self._group.sources.clocks(frames)
+                self._group.sources.clocks(frames())
                 return
             except (PySparkException, Py4JJavaError) as error:
                 self._stopping.leave_if_forced(error)
@@ -165,7 +186,7 @@ class BatchAttempts:
                     time.sleep(back_off(tries))
                     continue
                 batch, reason = Batch(self._scope, txid, 0), reason_of(error)
-                kept = self._poison.keep(self._epoch, batch, None, reason, seen, self._plan(txid))
+                kept = self._keep(batch, None, reason, seen, self._plan(txid))
                 self._tracker.keep_from_windows(txid)
                 raise BatchError(
                     f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}" is skipped, but fails in the '
@@ -181,7 +202,7 @@ class BatchAttempts:
                 self._tracker.withdraw(batch, "the query was stopped in mid-batch")
             raise Drained from error
 
-    def _open(self, txid: int, sources: Frames, plan: str | None) -> Batch:
+    def _open(self, txid: int, sources: Callable[[], Frames], plan: str | None) -> Batch:
         """Open the next attempt.
 
         Raises:
@@ -197,10 +218,12 @@ class BatchAttempts:
                 self._tracker.keep_from_windows(txid)
             rows = None if self._group.sources.has_windows else sources
             batch = Batch(self._scope, txid, record.attempt)
-            kept = self._poison.keep(self._epoch, batch, rows, record.reason, seen, plan)
+            kept = self._keep(batch, rows, record.reason, seen, plan)
             raise self._stopped(txid, record.tries, record.reason, kept) from None
 
-    def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
+    def _after_failure(
+        self, batch: Batch, error: Exception, sources: Callable[[], Frames], tries: int, *, in_windows: bool
+    ) -> None:
         """Let a further attempt come, or stop the flow.
 
         Args:
@@ -230,7 +253,7 @@ class BatchAttempts:
             # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
             self._tracker.fail(self._tracker.open(batch.txid), reason)
         rows = None if in_windows else sources
-        kept = self._poison.keep(self._epoch, batch, rows, reason, seen, self._plan(batch.txid))
+        kept = self._keep(batch, rows, reason, seen, self._plan(batch.txid))
         raise self._stopped(batch.txid, tries, reason, kept) from error
 
     def _plan(self, txid: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -363,7 +363,8 @@ class StreamRunner:
         started = time.monotonic()
         frame = frame.persist() if sources.kept else frame
         try:
-            frames = sources.frames(frame, taken, txid)
+            # In an attempt, which counts: of a file that is laid out otherwise Spark may refuse to make any frame.
+            frames = cache(partial(sources.frames, frame, taken, txid))
             if skipped:
                 self._leave_out(txid, frames, seen, kept=kept)
             else:
@@ -373,7 +374,7 @@ class StreamRunner:
             if sources.kept:
                 frame.unpersist()
 
-    def _leave_out(self, txid: int, frames: Frames, seen: int, *, kept: bool) -> None:
+    def _leave_out(self, txid: int, frames: Callable[[], Frames], seen: int, *, kept: bool) -> None:
         """Leave a skipped batch out, whose rows quarantine still lacks (not `kept`), or the state of its windows."""
         if self._group.sources.has_windows:
             self._attempts.run_windows(txid, frames, seen)

@@ -78,6 +78,8 @@ class FormerVersion:
         self._application, self._borrowed = application, list[Lease]()
         self._begun, self._over = threading.Event(), threading.Event()
         self._query: FormerQuery | None = None
+        self._forced_at = 0.0
+        """Since when it is to stop in mid-batch, or what reads beside its queries; 0: it is not."""
         self.left = False
         """Whether it has ended before its end, for a task of the new version was not to run any more."""
 
@@ -108,6 +110,8 @@ class FormerVersion:
 
     def force(self) -> None:
         """Stop it in the middle of a batch, as a task."""
+        if self.reads and not self._forced_at:
+            self._forced_at = time.monotonic()
         if (query := self._query) is not None:
             # One that has only been stopped would be taken for one that has come to its end.
             query.leave()
@@ -115,8 +119,14 @@ class FormerVersion:
 
     @property
     def stopping_seconds(self) -> float:
-        """Return for how long its query has been told to stop in mid-batch; 0: it was not, or it has ended."""
-        return self._query.stopping_seconds if self._query is not None else 0.0
+        """Return for how long it has been told to stop in mid-batch; 0: it was not, or it has ended.
+
+        Before and behind its queries it reads logs of tables, on a store or a mount that may hang.
+        """
+        if (query := self._query) is not None and query.is_alive():
+            return query.stopping_seconds
+        since = self._forced_at
+        return max(0.0, time.monotonic() - since) if self.reads and since else 0.0
 
     def read(self, tasks: Mapping[str, Task]) -> None:
         """Let each query read to the end, one behind the other, under leases that are all held before the first begins.
@@ -144,6 +154,9 @@ class FormerVersion:
                     if not (query.left or all(task.wanted and task.is_alive() for task in tasks.values())):
                         query.leave()
                     query.join(_POLL_SECONDS)
+                    if self._forced_at:
+                        # What comes behind a query begins to count at its end.
+                        self._forced_at = time.monotonic()
                 if query.error is not None:
                     raise query.error
                 if query.left:

@@ -89,7 +89,8 @@ class Standby:
         self._child: subprocess.Popen[bytes] | None = None
         self._life = ""
         self._schemes: frozenset[str] = frozenset()
-        self._touched, self._heard_at = 0, 0.0
+        self._touched, self._heard_at = 0.0, 0.0
+        """The time of its last beat that was seen, and when it was seen; 0: it is not up yet."""
         self._failures, self._again_at = 0, 0.0
 
     @property
@@ -100,9 +101,10 @@ class Standby:
         return self._child is not None and record is not None and record.life == self._life and not self._is_silent
 
     def _listen(self) -> None:
-        touched = self._life_file.touched()
-        if touched != self._touched:
-            self._touched, self._heard_at = touched, time.monotonic()
+        # Both of one file: that of an earlier supervisor's standby, which gets up late, is no beat of this one.
+        record = self._life_file.read()
+        if record is not None and record.life == self._life and record.seen != self._touched:
+            self._touched, self._heard_at = record.seen, time.monotonic()
 
     @property
     def _is_silent(self) -> bool:
@@ -137,7 +139,7 @@ class Standby:
         self._life_file.forget()
         out = self._settings.supervisor_folder(self._supervisor) / "standby.out"
         self._child = self._start_process(self._command(self._supervisor, self._life, lakes), out)
-        self._touched, self._heard_at = 0, time.monotonic()
+        self._touched, self._heard_at = 0.0, time.monotonic()
         logger.info("standby started", pid=self._child.pid)
         return self._child
 

@@ -130,10 +130,11 @@ class HeldUpError(Exception):
 
     Args:
         held: What has it.
+        seconds: For how long it was waited for.
     """
 
-    def __init__(self, held: LockedError) -> None:
-        self.held = held
+    def __init__(self, held: LockedError, seconds: float) -> None:
+        self.held, self.seconds = held, seconds
         super().__init__(str(held))
 
 
@@ -190,6 +191,10 @@ class Task(threading.Thread):
         """Whether its query is about to start, or runs; and since when that is to stop in mid-batch (0: it is not)."""
         self._allowed = 0.0
         """So many seconds more it may take to stop there."""
+        self._keeps_partitions = False
+        """Whether this start, however often it is tried, goes on with the partitions that it has: others were refused."""
+        self._untold: list[tuple[str, str]] = []
+        """Events of its flow's history that the registry has not taken yet, with their reasons."""
         self._lineage: LineageRun | None = None
         self.lost: RegistryLeaseLostError | None = None
         self.ran = False
@@ -288,6 +293,7 @@ class Task(threading.Thread):
             while self.ahead is not None and self.ahead.reads and self.lost is None:
                 self.figures.state = STARTING
                 time.sleep(_POLL_SECONDS)
+            self._try_to_tell()
             self._release()
 
     def _take_lease(self) -> None:
@@ -317,20 +323,24 @@ class Task(threading.Thread):
         Raises:
             LockedError: That has held it up for too long.
         """
-        until, told = time.monotonic() + _START_WAIT_SECONDS, False
+        self._keeps_partitions, held_for, told = False, 0.0, False
         while (held := self._held_up()) is not None:
-            if time.monotonic() >= until:
-                raise held
+            # Not what it has waited for besides, as for another number of partitions.
+            held_for += held.seconds
+            if held_for >= _START_WAIT_SECONDS:
+                raise held.held
             if not told:
                 # Not in its figures: who sees an error there takes the start for one that has failed.
                 logger.warning("query waits for another process", reason=str(held))
                 told = True
+            paused_at = time.monotonic()
             # Whoever waits for the checkpoint, or for a turn, has it meanwhile.
             self._unwanted.wait(_LOCK_WAIT_SECONDS)
             if not self._wanted.is_set():
                 return
+            held_for += time.monotonic() - paused_at
 
-    def _held_up(self) -> LockedError | None:
+    def _held_up(self) -> HeldUpError | None:
         """Run the query once; return what holds up its start, None if it has run, or was not to any more."""
         self._forced_at = 0.0
         self._begun = True
@@ -338,9 +348,13 @@ class Task(threading.Thread):
             with suppress(UnwantedError):
                 self._run_once()
         except HeldUpError as error:
-            return error.held
+            return error
         finally:
+            # Who reads it beside a start that comes later would take that for one that does not stop.
             self._begun = False
+            self._forced_at = 0.0
+            # What a start has changed stays so, whatever has become of it.
+            self._try_to_tell()
         return None
 
     @property
@@ -379,7 +393,7 @@ class Task(threading.Thread):
                         return
                     with self._in_charge(runner, streaming):
                         self.ran = True
-                        self._changed(runner)
+                        self._tell_changes()
                         self.figures.window_rows = runner.window_rows
                         self.figures.started(self._failures > 0)
                         self._log("running", None)
@@ -391,8 +405,14 @@ class Task(threading.Thread):
 
     def _start_query(self, runner: StreamRunner, on_fresh: str) -> StreamingQuery | None:
         """Start it in its turn; None: it was not to run any more when that came."""
-        with suppress(UnwantedError), self._preparing(), self._held_up_by_others():
-            return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+        try:
+            with suppress(UnwantedError), self._preparing(), self._noting_changes(runner), self._held_up_by_others():
+                return runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+        except HeldUpError:
+            if self._lineage is not None:
+                # It has not failed, and is tried again as another run.
+                self._lineage.tell("ABORT")
+            raise
         return None
 
     @contextmanager
@@ -402,13 +422,14 @@ class Task(threading.Thread):
         Raises:
             HeldUpError
         """
+        since = time.monotonic()
         try:
             yield
         except OtherHostError:
             # That one says so for good.
             raise
         except LockedError as error:
-            raise HeldUpError(error) from error
+            raise HeldUpError(error, time.monotonic() - since) from error
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
@@ -512,31 +533,56 @@ class Task(threading.Thread):
             on_fresh, emptied = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
         if emptied:
             self._windows_emptied(emptied_reason(self.query.group))
+            self._try_to_tell()
         return on_fresh if on_fresh == CONTINUE else self._on_fresh(on_fresh)
 
     def _on_fresh(self, otherwise: str) -> str:
         """Return what to do with a fresh checkpoint whose start would bring rows again."""
         return str(self.flow.settings.get("on_fresh_checkpoint", otherwise))
 
-    def _changed(self, runner: StreamRunner) -> None:
-        """Tell what a changed definition has made of windows in the batch."""
-        if runner.emptied_windows:
-            self._windows_emptied(f"windows of {self.query.group} begin empty: {', '.join(runner.emptied_windows)}")
-        if runner.events_wait:
-            reason = waiting_reason(self.query.group, runner.events_wait)
-            logger.warning("events wait", reason=reason)
-            self._application.registry.tell(self.flow, EVENTS_WAIT, {"reason": reason})
+    @contextmanager
+    def _noting_changes(self, runner: StreamRunner) -> Iterator[None]:
+        """Note what a start makes of windows in the batch whose definition has changed, also where it comes to nothing.
+
+        The next one finds them changed, and has nothing to report.
+        """
+        try:
+            yield
+        finally:
+            if runner.emptied_windows:
+                self._windows_emptied(f"windows of {self.query.group} begin empty: {', '.join(runner.emptied_windows)}")
+            if runner.events_wait:
+                reason = waiting_reason(self.query.group, runner.events_wait)
+                logger.warning("events wait", reason=reason)
+                self._untold.append((EVENTS_WAIT, reason))
 
     def _windows_emptied(self, reason: str) -> None:
         self._log("windows begin empty", reason)
-        self._application.registry.tell(self.flow, WINDOWS_EMPTIED, {"reason": reason})
+        self._untold.append((WINDOWS_EMPTIED, reason))
+
+    def _tell_changes(self) -> None:
+        """Tell the flow's history what changed definitions have made of windows.
+
+        Raises:
+            RegistryError: It does not take it; what it has not taken is told later.
+        """
+        while self._untold:
+            event, reason = self._untold[0]
+            self._application.registry.tell(self.flow, event, {"reason": reason})
+            del self._untold[0]
+
+    def _try_to_tell(self) -> None:
+        try:
+            self._tell_changes()
+        except RegistryError as error:
+            logger.warning("change of windows not reported yet", reason=str(error))
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
         from pipelines.maintenance.repartition import RepartitionRefusedError, UnfinishedBatchError, partitions_of
 
         wanted, present = self.query.partitions, partitions_of(checkpoint)
-        if wanted is None or wanted == present:
+        if wanted is None or wanted == present or self._keeps_partitions:
             return
         if not checkpoint.has_state:
             checkpoint.set_partitions(wanted)
@@ -552,6 +598,7 @@ class Task(threading.Thread):
                 report = self._dealt_out(checkpoint, wanted)
         except RepartitionRefusedError as error:
             # It runs as it is: a number that cannot be, or not for hours, is no reason to stand still.
+            self._keeps_partitions = True
             self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": named(error)})
             logger.error("query not repartitioned", reason=str(error))
             self.figures.state = STARTING
@@ -608,7 +655,7 @@ class Task(threading.Thread):
             self._running = runner
             if not (self._goes_on and runner.read_ahead(self._watch_ahead)):
                 return False
-            with self._held_up_by_others():
+            with self._noting_changes(runner), self._held_up_by_others():
                 streaming = runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True)
             with self._in_charge(runner, streaming):
                 runner.finish(streaming)
