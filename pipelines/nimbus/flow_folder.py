@@ -36,7 +36,8 @@ from pipelines.nimbus.errors import (
     SubmitError,
     VersionError,
 )
-from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_EMPTIED, emptied_reason
+from pipelines.nimbus.processes.task import FINAL
+from pipelines.nimbus.processes.windows_history import EVENTS_WAIT, WINDOWS_EMPTIED, emptied_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, STARTING
 from pipelines.planner.plan import TopologyPlan, deployed_plan

@@ -35,7 +35,9 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import LEASE_LOST, SPARK_GONE, STUCK, Life, holder_of
 from pipelines.nimbus.processes.slot_spark import jvm, kill_jvm, lives, spark_needs_of, spark_of
 from pipelines.nimbus.processes.standby import stand_by
-from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Key, Task, waiting_reason
+from pipelines.nimbus.processes.starting import Application
+from pipelines.nimbus.processes.task import LONGEST_BACK_OFF, Key, Task
+from pipelines.nimbus.processes.windows_history import EVENTS_WAIT, waiting_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import DeployedFlow
