@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Rows that a check shows."""
+MOST_CHARACTERS = 2000
+"""Of each text among them, as of the rows that a result brings along (`pipelines.quality.samples`)."""
+_KEPT = ("reason", "row", "file", "_slice", "_txid")
+_TEXTS = ("reason", "row", "file")
+"""Of any length: a row may be a line of gigabytes, and what a check shows is kept with each of its events."""
 
 
 def quarantine_key(flow: str) -> dg.AssetKey:
@@ -51,9 +56,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
 def _plain(value: Any) -> str | int | float | bool | None:
     if isinstance(value, int) and abs(value) > 1 << 53:
         return str(value)  # The page reads numbers as doubles.
-    if value is None or isinstance(value, str | int | float | bool):
+    if value is None or isinstance(value, int | float | bool):
         return value
-    return json.dumps(value, default=str)
+    return _cut(value if isinstance(value, str) else json.dumps(value, default=str))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
 
 
 # --- that a result brings along ---------------------------------------------------------------------------------------
@@ -81,10 +90,11 @@ def of_detail(check: Check, detail: Mapping[str, Any]) -> list[dict[str, Any]]:
             value if isinstance(value, dict) else {names[0]: value}
             for value in detail.get("partial_unexpected_list", ())
         ]
-    return [
+    said = (
         {"reason": reason(check, row)} | {f"row's {name}" if name == "reason" else name: row[name] for name in row}
         for row in rows[:SHOWN]
-    ]
+    )
+    return [{name: _cut(value) if isinstance(value, str) else value for name, value in row.items()} for row in said]
 
 
 # --- of a gate ------------------------------------------------------------------------------------------------------
@@ -114,11 +124,10 @@ def of_gate(
         # A batch that is refused as a whole: all of its rows are there, with what the gate said of it.
         by = [DATAFUSION.text(said) for said in (f'gate "{gate_check.gate}" refused', f" {gate_check.check.name}: ")]
         where = f"stage = 'batch' AND strpos(reason, {by[0]}) > 0 AND strpos(reason, {by[1]}) > 0"
-    rows = quarantine.stored(f"{where} AND ({' OR '.join(terms)}) ORDER BY _txid DESC LIMIT {SHOWN}")
-    kept = ("reason", "row", "file", "_slice", "_txid")
-    return [
-        {name.removeprefix("_"): row[name] for name in kept if row.get(name) is not None} for row in rows.to_pylist()
-    ]
+    columns = (f"substr({name}, 1, {MOST_CHARACTERS + 1}) AS {name}" if name in _TEXTS else name for name in _KEPT)
+    picked = f"{where} AND ({' OR '.join(terms)}) ORDER BY _txid DESC LIMIT {SHOWN}"
+    rows = quarantine.stored(picked, columns=", ".join(columns)).to_pylist()
+    return [{name.removeprefix("_"): row[name] for name in _KEPT if row[name] is not None} for row in rows]
 
 
 def quarantine_links(view: FlowView, gate_check: GateCheck) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
         if not damaged_files and not broken:
             try:
                 belonging.check()
+                belonging.check_listed()
             except NotTogetherError as error:
                 yield error
             yield from _window_damages(lake, topology, spouts, checkpoint)

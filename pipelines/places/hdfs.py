@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from pipelines.places.store import Entry, FileStore, Stored, StoreError, Wanted, every, now
+from pipelines.places.store import Entry, FileStore, Stored, StoreError, Wanted, every, kept_above, now
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -124,7 +124,7 @@ class HdfsStore(FileStore):
             return None
         if not self._counts(key, known, began):
             self._asked_of_store(key, lambda: self._client.delete(new, False))
-            self._prune(_folder_of_versions(key))
+            self._prune(key)
             return None
         self._forget_old(key, known.born, draft.modification_time)
         return f"{known.born}/{known.number + 1}"
@@ -143,7 +143,7 @@ class HdfsStore(FileStore):
     def entries(self, folder: str, wanted: Wanted = every) -> Iterator[Entry]:
         files: dict[str, FileStatus] = {}
         latest: dict[tuple[str, str], _Version] = {}
-        for status in self._listed(folder, deep=True):
+        for status in self._files(folder):
             if own := _VERSION.match(status.path):
                 version = _Version(own["born"], int(own["number"]), status)
                 name = f"{own['folder']}{own['name']}".lstrip("/"), version.born
@@ -155,8 +155,11 @@ class HdfsStore(FileStore):
             if wanted(entry):
                 yield entry
 
+    def has_files(self, folder: str) -> bool:
+        return any(not _OWN.search(status.path) for status in self._files(folder))
+
     def names(self, folder: str) -> list[str]:
-        found = self._listed(folder, deep=False)
+        found = self._listed(folder)
         return sorted(status.path.rpartition("/")[2] for status in found if not _OWN.search(status.path))
 
     def delete(self, key: str) -> None:
@@ -166,7 +169,7 @@ class HdfsStore(FileStore):
         # The file first: its versions are nobody's without it.
         self._asked_of_store(key, lambda: self._client.delete(f"/{key}", False))
         self._remove([version.file for version in self._versions(key) if version.born == _born(known)])
-        self._prune(_folder_of_versions(key))
+        self._prune(key)
 
     def clock(self, folder: str) -> float:
         """Return the NameNode's time, of a file that is put to be dated."""
@@ -197,7 +200,7 @@ class HdfsStore(FileStore):
         return max(own, key=lambda version: version.number, default=_Version(_born(file), 0, file))
 
     def _versions(self, key: str) -> list[_Version]:
-        listed = self._listed(_folder_of_versions(key), deep=False)
+        listed = self._listed(_folder_of_versions(key))
         matched = ((_VERSION.match(status.path), status) for status in listed)
         return [_Version(own["born"], int(own["number"]), status) for own, status in matched if own]
 
@@ -258,28 +261,48 @@ class HdfsStore(FileStore):
         except FileNotFoundError:
             return None
 
-    def _listed(self, folder: str, *, deep: bool) -> list[FileStatus]:
+    def _listed(self, folder: str) -> list[FileStatus]:
         path = f"/{folder.lstrip('/')}"
         try:
-            found = self._asked_of_store(folder, lambda: list(self._client.list_status(path, deep)))
+            found = self._asked_of_store(folder, lambda: list(self._client.list_status(path, False)))
         except FileNotFoundError:
             return []
-        return [status for status in found if status.path != path and not (deep and status.isdir)]
+        return [status for status in found if status.path != path]
 
-    def _prune(self, folder: str) -> None:
-        """Remove folders that have become empty, for a folder of a store is there by its files, and drafts of killed writers."""
+    def _files(self, folder: str) -> Iterator[FileStatus]:
+        """Yield the files in a folder, at any depth, those of this store included.
+
+        Folder by folder: one that goes while it is walked takes only what was in it. In a listing of all depths by the client
+        it is an error, as if the whole were not there.
+        """
+        folders = [folder]
+        while folders:
+            for status in self._listed(folders.pop()):
+                if status.isdir:
+                    folders.append(status.path)
+                else:
+                    yield status
+
+    def _prune(self, key: str) -> None:
+        """Remove folders that have become empty, for a folder of a store is there by its files, and drafts of killed writers.
+
+        No folder but of versions goes that is not below the root of a lake: others were made by somebody else.
+        """
+        kept = kept_above(self._name, key)
+        folder = versions = _folder_of_versions(key)
         while folder:
-            listed = self._listed(folder, deep=False)
+            listed = self._listed(folder)
             newest = max((status.modification_time for status in listed), default=0)
             old = newest - _DRAFT_SECONDS * 1000
             left = [s for s in listed if s.path.endswith(_DRAFT) and not s.isdir and s.modification_time < old]
             self._remove(left)
+            own = folder == versions or (kept is not None and len(folder) > len(f"/{kept}"))
             try:
                 # The NameNode refuses where somebody has put a file meanwhile.
-                if len(left) < len(listed):
+                if not own or len(left) < len(listed):
                     break
                 self._client.delete(folder, False)
-            except OSError:
+            except (OSError, RuntimeError):
                 break
             folder = folder.rpartition("/")[0]
 

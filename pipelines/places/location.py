@@ -196,7 +196,7 @@ class Location:
 
     def is_dir(self) -> bool:
         """Return whether there is a file in it."""
-        return next(iter(self.store.entries(self.key)), None) is not None
+        return self.store.has_files(self.key)
 
     def stat(self) -> Stat:
         """Return size and time of a file."""

@@ -17,6 +17,22 @@ from pipelines.private import masked
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+_kept: set[tuple[str, str]] = set()
+"""Folders that stay when they become empty, by the name of their store."""
+
+
+def keep(store: str, folder: str) -> None:
+    """Let a folder of a store stay though it becomes empty: its owner and modes are those that somebody chose."""
+    _kept.add((store, folder))
+
+
+def kept_above(store: str, key: str) -> str | None:
+    """Return the innermost folder that a file lies in and that stays when it becomes empty; None: this process knows of none."""
+    parts = key.split("/")[:-1]
+    above = ("/".join(parts[:n]) for n in range(len(parts), -1, -1))
+    return next((folder for folder in above if (store, folder) in _kept), None)
+
+
 def now() -> float:
     """Return seconds by a clock that counts while the host sleeps, where there is such a one."""
     return time.clock_gettime(_CLOCK)
@@ -120,6 +136,10 @@ class FileStore(ABC):
         Args:
             wanted: which of them. It is asked first: to tell a file from what is none may cost a request.
         """
+
+    def has_files(self, folder: str) -> bool:
+        """Return whether there is a file in a folder, at any depth."""
+        return next(iter(self.entries(folder)), None) is not None
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:

@@ -16,7 +16,9 @@ from pipelines.sources.folder import FileSource as FileSource
 from pipelines.sources.folder import FilesRead as FilesRead  # pipelines.nimbus.telemetry.figures takes both from here
 from pipelines.sources.folder import Unread, literal_path
 from pipelines.sources.layouts import (
+    LONG_FOOTER,
     Header,
+    LongFooterError,
     as_text,
     first_objects,
     first_value,
@@ -39,6 +41,7 @@ _MOST_COLUMNS = 1 << 18
 """Of a line of CSV: with one more Spark ends the read, where a line with too many is malformed. A reader takes 8 bytes for each
 from the start, 2 MB of these; Spark's own limit, 20,480, is reached by 20 KB of commas."""
 _NO_TEXT = Unread("a column's name is not UTF-8, not read")
+_LONG = Unread(LONG_FOOTER)
 _NO_COLUMNS = Unread("Spark takes its columns for none of a table, by their types or names; not read")
 _GONE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 """What Spark says of a schema where there is no file any more: nothing is wrong with what was in it."""
@@ -218,7 +221,8 @@ class ParquetFiles(FileSource):
     """A folder of Parquet files, with all columns of the schema, in any order and among others.
 
     The rows of a file that lacks one go to quarantine, or the file unread, where Spark makes no table of its columns or a name is
-    not UTF-8; a file that is torn fails its batch.
+    not UTF-8; a file that is torn fails its batch. A file of a store is not read if its last bytes name a footer of more than
+    64 MB.
     """
 
     format = "parquet"
@@ -252,9 +256,11 @@ class ParquetFiles(FileSource):
     def _layout(self, file: str) -> Any:
         import pyarrow.lib
 
-        # Where this cannot read a file, Spark says what is wrong with it.
+        # Where this cannot read a file otherwise, Spark says what is wrong with it.
         try:
             seen = parquet_columns(place_of(file))
+        except LongFooterError:
+            return _LONG
         except UnicodeError:
             return _NO_TEXT
         except (pyarrow.lib.ArrowException, OSError):

@@ -22,6 +22,7 @@ from pipelines.errors import DefinitionError, MissingPathError, MovedSourceError
 from pipelines.places.location import S3, Location, Place, path_below
 from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
 from pipelines.sources.layouts import NOT_READ, of_each
+from pipelines.sources.linked_folders import endless
 from pipelines.sources.offsets import files_of_batches, last_file, log_offset
 from pipelines.sources.reader_options import check_options
 from pipelines.surroundings import may_hold_private
@@ -123,6 +124,7 @@ class FileSource(StoredSource):
 
     A link that leads out of the folder is not followed, and a pipe not read: it goes to quarantine as one record, `not_read`. So
     does an object of a bucket with a control character in its name; where one is there at the start, the start is refused.
+    A start is refused, too, where links lead to folders that they lie in.
 
     Args:
         path: the folder. Files whose names start with `_` or `.`, or end with `._COPYING_`, are left out, as Spark does.
@@ -175,6 +177,8 @@ class FileSource(StoredSource):
         if isinstance(folder, Path) and not folder.is_dir():
             raise MissingPathError(name, self.path)
         self.check_place(name)
+        if isinstance(folder, Path) and (why := endless(folder, self.reads.enters)):
+            raise SourceError(f'source "{name}": {self.path} cannot be listed: {why}', hint="remove such links")
         files = self._found(folder)
         # A folder of a bucket in which there are empty folders alone is there, too.
         if isinstance(folder, Location) and not files and not any(map(str, folder.iterdir())):

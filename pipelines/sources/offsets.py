@@ -122,6 +122,26 @@ def files_of_batches(log: Place, first: int, last: int) -> Iterator[str]:
             yield from _entries(file, first, last)
 
 
+def files_by_listing(log: Place) -> dict[int, list[str]]:
+    """Return the addresses of the files of each listing as Spark reads them when it starts: a compact file has all before it."""
+    for _ in range(_FEW):
+        with suppress(FileNotFoundError):  # a stream has put it into a compact file meanwhile
+            return _read_whole(log)
+    return _read_whole(log)
+
+
+def _read_whole(log: Place) -> dict[int, list[str]]:
+    names = [file.name for file in log.iterdir()] if log.is_dir() else []
+    compact = max((int(name[:-8]) for name in names if name.endswith(".compact") and name[:-8].isdigit()), default=-1)
+    behind = sorted(int(name) for name in names if name.isdigit() and int(name) > compact)
+    found: dict[int, list[str]] = {}
+    for name in [*([f"{compact}.compact"] if compact >= 0 else []), *map(str, behind)]:
+        for line in filter(None, (log / name).read_text(encoding="utf-8").split("\n")[1:]):
+            entry = json.loads(line)
+            found.setdefault(entry["batchId"], []).append(entry["path"])
+    return found
+
+
 def last_file(log: Place) -> str | None:
     """Return the address of the last file in the file source's log, as Spark wrote it; None if there is none, or it is torn."""
     names = [file.name for file in log.iterdir()] if log.is_dir() else []

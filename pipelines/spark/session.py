@@ -23,6 +23,7 @@ from pipelines.bounds import own_master, required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
 from pipelines.printable import printable
+from pipelines.spark.callback_secret import ask_for_secret
 from pipelines.spark.jar_sets import JarSet
 from pipelines.spark.jars import DELTA, KAFKA, cache_folder, set_paths
 from pipelines.spark.java import Java, find_java
@@ -137,6 +138,9 @@ def _local_settings() -> dict[str, str]:
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        # Each user of this host reaches the driver's ports there, which make objects of what they are sent. The secret that
+        # Spark makes is known to its own process alone.
+        "spark.authenticate": "true",
         # A worker begins in 0.1 s in place of one or two.
         "spark.python.daemon.module": "pipelines.spark.python_daemon",
         "spark.sql.streaming.checkpointFileManagerClass": (
@@ -251,6 +255,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
         threading.Thread(target=_pass_on, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         SparkContext._ensure_initialized(gateway=gateway)
         keep_names(SparkContext._jvm)
+        ask_for_secret(gateway)
     return SparkSession.builder.config(conf=spark_conf).getOrCreate()
 
 

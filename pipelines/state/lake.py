@@ -14,6 +14,7 @@ from pipelines.errors import DefinitionError, UnknownStateError
 from pipelines.graph import nodes
 from pipelines.graph.fields import checked_name, is_name
 from pipelines.places.location import Location, LocationError, Place, on_disk
+from pipelines.places.store import keep
 from pipelines.state.delta_log import has_log
 from pipelines.surroundings import any_folder, refuse_unless_folder
 
@@ -59,6 +60,8 @@ class Lake:
     def __init__(self, root: str | Place, *, channels: str | Place | None = None, durable: bool | None = None) -> None:
         self.root = _absolute(any_folder(root, "the lake"))
         refuse_unless_folder(self.root, "the lake")
+        if isinstance(self.root, Location):
+            keep(self.root.bucket, self.root.key)
         self.durable = _is_on(os.environ.get(DURABLE, "")) if durable is None else durable
         self._channels = _absolute(any_folder(channels, "channels")) if channels else self.root / "channels"
         self._tables: dict[Place, StateTable] = {}

@@ -49,7 +49,8 @@ class BatchRecord(BaseModel):
         fields: for `batch`: the digest of the fields that `received_hash` is about; null in those of earlier releases.
         hash: the XOR of the hashes of the rows written (`pipelines.execution.batch.accounts`).
         offsets: where the batch lies in Spark's checkpoint: `batch`, its id there, and `plan`, the digest of its entry in the
-            offset log, by which a checkpoint and a table know each other. For `poison`: the plan whose rows were kept.
+            offset log, by which a checkpoint and a table know each other. On S3 `listed`, too: the files that it took, as digests
+            (`pipelines.execution.checkpoint.listed_files`). For `poison`: the plan whose rows were kept.
         gates: for `batch`: the digest of what the gates drop that its rows passed; null in those of earlier releases.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by

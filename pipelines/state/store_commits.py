@@ -20,6 +20,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction
 
 from pipelines.places.location import Location
+from pipelines.spark.observations import observed
 from pipelines.state.commits import HOOKS
 from pipelines.state.schema import GEN, SLICE_COLUMN
 from pipelines.state.turns import LateWriterError
@@ -27,6 +28,7 @@ from pipelines.state.turns import LateWriterError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_GIVEN = "given"
 _TIMES = "spark.sql.parquet.outputTimestampType"
 _END = 8
 """Bytes at the end of a Parquet file: how long its footer is, then a mark."""
@@ -37,14 +39,17 @@ COMMITTED_WITHIN_SECONDS = 12 * 3600.0
 """A compaction deletes files that no commit names once they are a day old; half of that leaves room for clocks."""
 
 
-def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list[AddAction]:
-    """Have Spark write a frame into a table's folder. Return what a commit says of its files.
+def written_by_spark(frame: DataFrame, table: Location, generation: int) -> tuple[list[AddAction], int]:
+    """Have Spark write a frame into a table's folder. Return what a commit says of its files, and how many rows Spark gave them.
 
     Args:
         frame: all columns of the table but the generation.
         generation: of all the rows.
     """
-    folder, spark = table / f"commit-{uuid4().hex}", frame.sparkSession
+    from pyspark.sql import Observation, functions
+
+    folder, spark, given = table / f"commit-{uuid4().hex}", frame.sparkSession, Observation()
+    frame = frame.observe(given, functions.count(functions.lit(1)).alias(_GIVEN))
     # A setting of the session: beside another write the first one to end would take it from the other.
     with _WRITING:
         before = spark.conf.get(_TIMES, None)
@@ -53,7 +58,9 @@ def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list
             frame.write.partitionBy(SLICE_COLUMN).parquet(str(folder))
         finally:
             spark.conf.unset(_TIMES) if before is None else spark.conf.set(_TIMES, before)
-    return list(add_actions(table, folder, generation))
+    actions = list(add_actions(table, folder, generation))
+    # Of a frame that Spark saw to be empty it counts nothing.
+    return actions, observed(given, lambda: {_GIVEN: 0})[_GIVEN]
 
 
 def add_actions(table: Location, folder: Location, generation: int) -> Iterator[AddAction]:

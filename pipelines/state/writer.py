@@ -19,7 +19,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import StructType as DeltaStruct
 
-from pipelines.errors import DefinitionError, StateSchemaError
+from pipelines.errors import AccountingError, DefinitionError, StateSchemaError
 from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.far_times import dates_named
@@ -181,6 +181,7 @@ class StateWriter(JudgedWriter):
             LateWriterError: another process has committed since; nothing is written.
             BehindStateError: an opaque state holds a later txid.
             DuplicateKeyError: a map state gets two rows of one key.
+            AccountingError: the files that Spark wrote to a store hold other rows than it was given; nothing is committed.
             NotTextError: a text is not UTF-8.
         """
         if self.skips(known):
@@ -258,7 +259,10 @@ class StateWriter(JudgedWriter):
         def save(record: BatchRecord, _: Transactions, rows: DataFrame) -> None:
             nonlocal version
             wanted = rows.select(*(f"`{name}`" for name in names))
-            files = written_by_spark(wanted, table, generation(record.txid))
+            files, given = written_by_spark(wanted, table, generation(record.txid))
+            if rows_of(files) != given:
+                # Here, while nothing is committed: a file that a listing does not have is in no commit.
+                raise AccountingError(self.table.name, record.txid, record.attempt, given, rows_of(files))
             said = record.model_copy(update={"rows": rows_of(files)}).with_commit_name()
             check_age(files, table, self.table.name, f"batch {record.txid}")
             version = self._commit(lambda t, carried: commit_files(t, files, properties(said, carried)), said, judge)

@@ -6,15 +6,18 @@ import dataclasses
 import json
 import shlex
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from dagster._core.events import DagsterEvent
 from dagster._core.test_utils import create_run_for_test
+from deltalake import DeltaTable, write_deltalake
 
-from assets.events.failed_rows import of_result, quarantine_links, table
+from assets.events.failed_rows import of_detail, of_gate, of_result, quarantine_links, table
 from assets.events.reporting import Reporter
 from assets.events.verdicts import GateVerdict, check_specs
 from assets.factory import failure, state_assets
@@ -23,6 +26,7 @@ from pipelines import Lake
 from pipelines.catalog import FlowSettings
 from pipelines.execution.report import SliceReport
 from pipelines.quality import CheckResult, drop
+from pipelines.state.snapshot import Snapshot
 from resources import LakeResource, SparkResource
 from tests.assets.conftest import TRIPS
 
@@ -78,6 +82,38 @@ def test_the_way_back_is_one_command_of_a_shell(view: FlowView) -> None:
     one_slice, other = (SliceReport("trips", name, 0, 0, (), 0, error="x") for name in ("$(touch p)", "a b"))
     said = failure(view, (one_slice, other), 2).description or ""
     assert shlex.split(said.rpartition("or: ")[2])[2:] == [view.name, "--from", "$(touch p)", "--to", "a b"]
+
+
+def test_long_rows_are_cut(view: FlowView, lake: Lake, tmp_path: Path) -> None:
+    """What a check shows is kept with each of its events: three rows of 20 MB were 60 MB of metadata."""
+    (fits,) = [one for one in view.gate_checks if one.check.name == "fits"]
+    check = dataclasses.replace(fits, check=dataclasses.replace(fits.check, action="drop"))
+    columns: dict[str, list[Any]] = {name: ["\u00e9" * 5000] * 2 for name in ("reason", "row", "file")}
+    columns |= {"stage": [check.gate] * 2, "rule": ["fits"] * 2, "_slice": ["2024-01-02", None], "_txid": [-1, 7]}
+    write_deltalake(tmp_path / "held", pa.table(columns))
+    read: list[pa.Table] = []
+
+    class Held(Snapshot):
+        def query(self, sql: str) -> pa.Table:
+            read.append(super().query(sql))
+            return read[-1]
+
+    def stored(where: str, columns: str = "*") -> pa.Table:
+        return Held(DeltaTable(tmp_path / "held")).query(f"SELECT {columns} FROM state WHERE {where}")
+
+    held = SimpleNamespace(exists=lambda: True, stored=stored)
+    of_held = cast(Lake, SimpleNamespace(quarantine_path=lambda _: "", table=lambda *_: held))
+    rows = of_gate(view, of_held, check, [7], ["2024-01-02"])
+    assert read[0].nbytes < 30_000
+    assert [sorted(row) for row in rows] == [
+        ["file", "reason", "row", "txid"],
+        ["file", "reason", "row", "slice", "txid"],
+    ]
+    said = of_detail(check.check, {"partial_unexpected_list": ["x" * 5000]})
+    assert {len(value) for value in said[0].values()} == {2003}
+    shown = table([*rows, *said, {"a value of another kind": ["x" * 5000]}])
+    texts = [text for one in shown.records for text in one.data.values() if isinstance(text, str)]
+    assert max(map(len, texts)) == 2003
 
 
 def test_a_slice_says_what_it_has_seen(view: FlowView, lake: Lake) -> None:

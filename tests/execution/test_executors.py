@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,22 @@ def test_the_archive_holds_the_package_and_the_modules_of_flows(
     assert code_archive(tmp_path / "cache") == archive
     (tmp_path / "shop_flows.py").write_text("FLOWS = []\n")
     assert code_archive(tmp_path / "cache") != archive
+
+
+def test_threads_of_one_process_make_an_archive_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, written = threading.Barrier(2), zipfile.ZipFile
+
+    def opened(*given: Any) -> zipfile.ZipFile:
+        archive = written(*given)
+        begun.wait(60)
+        return archive
+
+    monkeypatch.setattr("pipelines.execution.runners.executors.zipfile.ZipFile", opened)
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(code_archive, [tmp_path / "cache"] * 2))
+    assert [*(tmp_path / "cache").iterdir()] == [made[0]] == [made[1]]
+    with written(made[0]) as whole:
+        assert whole.testzip() is None
 
 
 @pytest.mark.slow

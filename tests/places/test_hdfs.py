@@ -10,7 +10,7 @@ from hdfs_native import Client
 
 from pipelines.places import hdfs as hdfs_store
 from pipelines.places.hdfs import HdfsStore
-from pipelines.places.store import StoreError
+from pipelines.places.store import StoreError, keep
 from tests.places.hadoop_servers import Hdfs
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(300)]
@@ -40,6 +40,7 @@ def test_old_versions_go(store: HdfsStore, hdfs: Hdfs, monkeypatch: pytest.Monke
         tag = str(store.compare_and_swap("a/x", b"%d" % number, tag))
     assert store.read("a/x").data == b"5"
     assert len([path for path in hdfs.files() if ".versions/" in path]) <= 2
+    keep(store._name, "")
     store.delete("a/x")
     assert hdfs.files() == []
     assert store.names("") == []

@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime, flowmix
-from pipelines.errors import FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
+from pipelines.errors import AccountingError, FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import stream_batch
-from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
+from pipelines.execution.checkpoint.belonging import CheckpointBehindError, OtherCheckpointError, adopt
 from pipelines.execution.report import BatchReport
-from pipelines.execution.verify import verify
+from pipelines.execution.verify import damages, verify
 from pipelines.flowmix import Flow, Policy
 from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact, compaction, retention
@@ -31,11 +31,14 @@ from pipelines.places.location import Location, Place
 from pipelines.quality import drop, fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
 from pipelines.state import record, store_commits
+from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.store_commits import add_actions, rows_of
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
+from tests.state import small_kinds
+from tests.state.small_kinds import APP, SmallTable
 from tests.tiers import EXHAUSTIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -153,6 +156,26 @@ def test_a_writer_that_stood_still_does_not_commit_files_that_a_compaction_may_h
     assert held(lake) == reference(reaching, tmp_path, FILES[:2])
 
 
+def test_a_batch_of_which_a_file_is_missing_is_not_committed(
+    reaching: SparkSession, place: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SmallTable(place / "lake", ROWS, TRANSACTIONAL, sliced=True)
+    rows = reaching.createDataFrame(
+        [("a", 1, "d1"), ("b", 2, "d2"), ("c", 4, "d2")], "word string, n long, _slice string"
+    )
+    version, listed = state.table.version(), store_commits.add_actions
+    with monkeypatch.context() as patched:
+        patched.setattr(store_commits, "add_actions", lambda *given: list(listed(*given))[1:])
+        with pytest.raises(AccountingError, match=r"stage counts of batch 0:0: expected 3 rows but received [12]"):
+            state.writer.commit_batch(rows, small_kinds.record(0), APP, known=False)
+    assert state.table.version() == version
+    for txid, given in enumerate((rows, rows.where("n > 4"))):
+        state.writer.commit_batch(given, small_kinds.record(txid), APP, known=False)
+    assert state.held() == [("a", 1), ("b", 2), ("c", 4)]
+    # delta-rs counts no rows of these commits.
+    assert [(one.written, one.rows) for one in state.table.commits.batches()] == [(None, 3), (None, 0)]
+
+
 def test_what_an_attempt_of_a_task_left_behind_is_not_committed(place: Location) -> None:
     out = io.BytesIO()
     pq.write_table(pa.table({"n": [1, 2]}), out)
@@ -163,6 +186,36 @@ def test_what_an_attempt_of_a_task_left_behind_is_not_committed(place: Location)
     assert action.path == "commit-1/_slice=d1/part-0.parquet"
     assert action.partition_values == {"_slice": "d1", "_gen": "3"}
     assert rows_of([action]) == 2
+
+
+@pytest.mark.parametrize("place", ["moto", pytest.param("versity", marks=EXHAUSTIVE)], indirect=True)
+def test_a_listing_that_a_late_process_has_written_over_is_refused(reaching: SparkSession, place: Location) -> None:
+    lake, source, topology = Lake(place / "lake"), place / "in", TridentTopology("sales")
+    stream = topology.new_stream("sold", JsonFiles(source, SCHEMA), slice_by="day")
+    stream.group_by("key").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    for number in range(2):
+        put(source, f"{number}.json", *FILES[number])
+    assert len(Runtime(reaching, lake).catch_up(topology).batches) == 1
+    listing = lake.checkpoint_path("sales", "sold") / "spark" / "sources" / "0" / "0"
+    whole = listing.read_bytes()
+    assert len(whole.split(b"\n")) == 3
+    listing.write_bytes(whole.rpartition(b"\n")[0])
+    with pytest.raises(
+        OtherCheckpointError, match=r"txid 0 of the table took other files .*\(listing 0 in .*/sources/0\)"
+    ):
+        Runtime(reaching, Lake(lake.root)).catch_up(topology)
+    assert any("took other files" in str(one) for one in damages(lake, topology))
+    listing.write_bytes(whole)
+    assert Runtime(reaching, Lake(lake.root)).catch_up(topology).batches == ()
+    assert sorted((row["key"], row["n"]) for row in lake.state("counts").scan().to_pylist()) == [
+        ("a", 2),
+        ("b", 2),
+        ("ü/c %", 1),
+    ]
+    # Who goes on all the same gets the file once more, as it says.
+    listing.write_bytes(whole.rpartition(b"\n")[0])
+    assert set(adopt(lake, topology)) == {"sold"}
+    assert [one.received for one in Runtime(reaching, Lake(lake.root)).catch_up(topology).batches] in ([2], [3])
 
 
 HOSTILE = ("a/b", "%2F", "%", "a%20b", "a b", "a+b", "a?b", "#", "a=b", "x:y", "..", ".", "\\", "{x}", "[x]", "'", '"')

@@ -225,6 +225,60 @@ def test_a_late_run_does_not_write_over_the_attempts_of_the_next(file: Location)
     assert set(StoredAttempts(file, "f").get("in/1")) == {0, 1, 2}
 
 
+def lose_answers(monkeypatch: pytest.MonkeyPatch, file: Location, *, kept: bool) -> None:
+    """Have the store raise at each conditional put, which it may have kept, until the patch is undone."""
+
+    def losing(work: Callable[..., Any]) -> Callable[..., Any]:
+        def put(*given: Any) -> None:
+            if kept:
+                work(*given)
+            raise StoreError(str(file), "the store does not answer as it should", hint="see whether it is up")
+
+        return put
+
+    for name in ("compare_and_swap", "put_if_absent"):
+        monkeypatch.setattr(type(file.store), name, losing(getattr(type(file.store), name)))
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+def test_attempts_whose_put_was_not_answered_are_known_as_this_runs(
+    file: Location, monkeypatch: pytest.MonkeyPatch, kept: bool, earlier: bool
+) -> None:
+    first = AttemptRecord(0)
+    run = StoredAttempts(file, "f")
+    if earlier:
+        run.put("in/1", 0, first)
+    with monkeypatch.context() as patched:
+        lose_answers(patched, file, kept=kept)
+        for txid in (1, 2):
+            with pytest.raises(StoreError):
+                run.put("in/1", txid, first)
+    assert not run.is_overtaken()
+    run.put("in/1", 3, first)
+    assert set(StoredAttempts(file, "f").get("in/1")) == {1, 2, 3} | ({0} if earlier else set())
+    run.put("in/1", 3, first)
+
+
+def test_attempts_of_another_run_are_not_taken_for_those_of_a_put_without_an_answer(
+    file: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run opens the same attempt by the same plan, and its record is the same."""
+    first = AttemptRecord(0)
+    late = StoredAttempts(file, "f")
+    with monkeypatch.context() as patched:
+        lose_answers(patched, file, kept=False)
+        with pytest.raises(StoreError):
+            late.put("in/1", 0, first)
+    now = StoredAttempts(file, "f")
+    now.put("in/1", 0, first)
+    assert late.is_overtaken()
+    with pytest.raises(LeaseLostError, match="another process has written it"):
+        late.put("in/1", 0, first)
+    now.put("in/1", 1, first)
+    assert set(StoredAttempts(file, "f").get("in/1")) == {0, 1}
+
+
 @pytest.mark.parametrize("earlier", ["none", "of the epoch before", "forgotten before it was cut off"])
 def test_a_late_begin_takes_no_attempts_of_the_next_run_away(
     file: Location, monkeypatch: pytest.MonkeyPatch, earlier: str

@@ -358,6 +358,29 @@ def test_a_parquet_file_of_a_store_is_looked_at_once(monkeypatch: pytest.MonkeyP
     assert sorted(asked) == sorted([*files, "in/4.parquet"])
 
 
+def test_the_end_of_a_parquet_file_of_a_store_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may say a footer of 4 GB, which would be asked of the store."""
+    tails = {"torn": b"\xff\xff\xff\xffPAR2", "long": b"\xff\xff\xff\xffPAR1", "short": b"R1", "empty": b""}
+    asked: list[int] = []
+
+    class Ends:
+        def end(self, key: str, length: int) -> bytes:
+            asked.append(length)
+            tail = tails[key.removeprefix("in/").removesuffix(".parquet")]
+            return b"x" * 100 * bool(tail) + tail
+
+    monkeypatch.setattr(Location, "store", Ends())
+    files = [f"s3a://bucket/in/{name}.parquet" for name in (*tails, "a\n")]
+    source = ParquetFiles("s3a://bucket/in", "k bigint")
+    layouts = source._all_layouts(files)
+    assert layouts.pop(None) == [file for file in files[:-1] if "long" not in file]
+    assert sorted(layouts.values()) == [[files[-1]], ["s3a://bucket/in/long.parquet"]]
+    assert asked == [64 * 1024] * len(tails)
+    monkeypatch.setattr(Location, "exists", lambda _: False)
+    with pytest.raises(SourceSchemaError, match="footer of more than 64 MB"):
+        source.check_file("s", Location.of("s3a://bucket/in/long.parquet"))
+
+
 @pytest.mark.slow
 def test_a_gate_refuses_what_is_no_number(spark: SparkSession, tmp_path: Path) -> None:
     """JSON's "NaN" and "Infinity" are values of a double; a sum with one of them is none any more."""
@@ -563,6 +586,48 @@ def test_what_a_link_out_of_a_folder_is(tmp_path: Path) -> None:
     for root in (folder, tmp_path / "alias"):
         files = [str(root / name) for name in ("real", "out", "etc", "within", "gone")]
         assert links_out(str(root), files) == [str(root / "out"), str(root / "etc")]
+
+
+def test_links_that_lead_round_are_refused(tmp_path: Path) -> None:
+    """Spark would list 2^40 folders."""
+    folder = tmp_path / "day=1" / "in"
+    (folder / "x=1" / "y=1").mkdir(parents=True)
+    (folder / "x=1" / "a.json").write_text("{}")
+    (tmp_path / "beside").mkdir()
+    spark: Any = None
+
+    def check(*, anywhere: bool = False) -> None:
+        JsonFiles(folder, "k string", recursiveFileLookup=anywhere).check("s", spark)
+
+    def refused(at: str, target: str, *, anywhere: bool = False) -> bool:
+        (folder / at).symlink_to(target)
+        try:
+            check(anywhere=anywhere)
+        except SourceError as error:
+            return f"the link {folder}/" in str(error) and at in str(error)
+        finally:
+            (folder / at).unlink()
+        return False
+
+    (folder / "itself=1").symlink_to("itself=1")
+    check()
+    assert all(refused(*link) for link in (("a=1", "."), ("x=1/b=1", ".."), ("x=1/y=1/c=1", "../../x=1")))
+    # Without `=` Spark looks into neither the link nor what lies between.
+    assert not any(
+        refused(*link) for link in (("a", "."), ("a=1", ".."), ("a=1", "x=1"), ("a=1", str(tmp_path / "beside")))
+    )
+    assert refused("a", ".", anywhere=True)
+    assert refused("a=1", "../..", anywhere=True)
+    (folder / "z=1").mkdir()
+    (folder / "z=1" / "on=1").symlink_to("../x=1")
+    assert refused("x=1/on=1", "../z=1")
+    # No ring, and yet a folder is reached in 2^20 ways.
+    for n in range(20):
+        (folder / f"n={n}").mkdir()
+        for name in ("a=1", "b=1"):
+            (folder / f"n={n}" / name).symlink_to(f"../n={n + 1}")
+    with pytest.raises(SourceError, match="lead to 24 folders in 2097136 ways"):
+        check()
 
 
 def read(spark: SparkSession, source: FileSource) -> list[tuple[Any, ...]]:

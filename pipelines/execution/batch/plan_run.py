@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
@@ -25,6 +23,7 @@ from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.sources.fixed import BATCH_NUMBER
 from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.spark.observations import observed
 from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
 from pipelines.state.views import StateView
 
@@ -42,32 +41,6 @@ _RULES = "_rules"
 """int: how many checks a rejected row violates, by which it is counted again; 0 for what was rejected before the gates."""
 
 _LeftOut = frozenset[tuple[str, frozenset[str]]]
-
-# Spark delivers an observation on its listener bus, normally within milliseconds of the action's end.
-_OBSERVATION_SECONDS = 30.0
-
-
-def observed(observation: Observation, otherwise: Callable[[], Mapping[str, Any]] | None = None) -> Mapping[str, Any]:
-    """Return the values of an observation whose action has ended.
-
-    Args:
-        otherwise: gives them where Spark saw that a result needs no row of what is observed, and left it out.
-
-    Raises:
-        BatchError: if Spark never delivers them (it would be waited for without end).
-    """
-    future = observation._jo.future()  # type: ignore[union-attr]
-    end = time.monotonic() + _OBSERVATION_SECONDS
-    while not future.isCompleted():
-        if time.monotonic() > end:
-            raise BatchError(f"Spark did not report the row counts of the batch within {_OBSERVATION_SECONDS:g} s")
-        time.sleep(0.001)
-    try:
-        return observation.get
-    except Py4JError:
-        if otherwise is None:
-            raise
-        return otherwise()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.sources.base import file_key
 
@@ -27,6 +27,8 @@ class Position:
     """The digest of the batch's entry in Spark's offset log."""
     by_source: tuple[frozenset[str], ...] = ()
     """The same files, of each source by itself."""
+    listed: Mapping[str, Any] | None = None
+    """What the records say of them where Spark's log may be written over (`pipelines.execution.checkpoint.listed_files`)."""
 
 
 def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:

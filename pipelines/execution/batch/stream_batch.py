@@ -27,10 +27,10 @@ from pipelines.execution.batch.plan_run import (
     KeptVerdicts,
     PlanRun,
     Reads,
-    observed,
 )
 from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import of_group, refused_rows, table_columns
+from pipelines.execution.checkpoint.listed_files import LISTED
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
@@ -38,6 +38,7 @@ from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.graph import events, nodes
 from pipelines.planner.siblings import Siblings, siblings_of
 from pipelines.planner.windows import with_clock_row
+from pipelines.spark.observations import observed
 from pipelines.spark.session import is_local
 from pipelines.state.kinds import TRANSACTIONAL
 from pipelines.state.quarantine import NAME
@@ -372,13 +373,17 @@ class StreamBatch:
             received_hash=counts.get(XOR),
             fields=self._group.fields,
             hash=digest,
-            offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
+            offsets=self._offsets(attempt),
             gates=self._group.gates,
             read={name: version for name, (version, _) in attempt.read.items()} or None,
             read_ids={name: made for name, (_, made) in attempt.read.items()} or None,
             clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
             windows=named.shown(self._group.name) if named is not None else None,
         )
+
+    def _offsets(self, attempt: _Attempt) -> dict[str, Any]:
+        own = {"batch": attempt.batch.txid - self._epoch.first_txid, "plan": self._plan}
+        return own if attempt.position.listed is None else {**own, LISTED: attempt.position.listed}
 
     def _commit_arrow(
         self, attempt: _Attempt, run: PlanRun, sink: Sink, result: pa.Table, seconds: float, room: Room | None = None
@@ -522,8 +527,13 @@ class StreamBatch:
         """Return rows that the table's own log says this txid wrote."""
         table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
         commits = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
-        written = commits[0].written if commits else None
-        return commit.rows if written is None else written
+        if not commits:
+            return commit.rows
+        written, record = commits[0].written, commits[0].record
+        if written is None:
+            # delta-rs counts no rows of files that others wrote: by the files' own footers they are in the record.
+            written = record.rows if record is not None and record.rows else commit.rows
+        return written
 
     def failed(self, batch: Batch, reason: str) -> None:
         """Tell the hooks that an attempt has failed."""

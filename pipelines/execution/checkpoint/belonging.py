@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import ChangeoverError, TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch
+from pipelines.execution.checkpoint.listed_files import other_files
 from pipelines.execution.checkpoint.replay_records import put_in_since
 from pipelines.execution.checkpoint.window_begin import Begun, StateRef, state_files
 from pipelines.execution.checkpoint.window_files import outputs_in
@@ -256,6 +257,25 @@ class Belonging:
             self._check_plan(name, table, epoch, held[name])
         self._check_left_out(epoch, all_tables.values())
 
+    def check_listed(self, tables: Iterable[StateTable] = ()) -> None:
+        """Refuse to go on where Spark's log of a source has other files for a batch than the batch took: on S3 alone.
+
+        Args:
+            tables: those that the query writes as it is defined now; none: those that are noted.
+        """
+        tables = list(tables) or [self._named(name) for name in self.known()]
+        other = other_files(self._checkpoint, tables)
+        if other is not None:
+            raise OtherCheckpointError(
+                self._checkpoint,
+                other.table.name,
+                f"batch txid {other.txid} of the table took other files than Spark's log has for it (listing {other.listing} in "
+                f"{other.log}), which a late process has written over, so that files would count twice",
+                table_txid=other.txid,
+                checkpoint_txid=other.txid,
+                hint=f"put back what {other.log} held (an earlier version of {other.listing}, or of the compact file behind it)",
+            )
+
     def _named(self, name: str) -> StateTable:
         folder, own = name.split("/")
         return self._lake.table(self._lake.root / name, f"quarantine of {own}" if folder == QUARANTINE else own)
@@ -423,7 +443,9 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
         tables.append(lake.table(lake.quarantine_path(topology.name), f"quarantine of {topology.name}"))
         with checkpoint.running(lock_wait_seconds), checkpoint.committing(lock_wait_seconds):
             try:
-                Belonging(checkpoint, lake).check(tables)
+                belonging = Belonging(checkpoint, lake)
+                belonging.check(tables)
+                belonging.check_listed(tables)
             except NotTogetherError as error:
                 errors[name] = error
                 _begin_here(checkpoint, lake, [table for table in tables if table.exists()])

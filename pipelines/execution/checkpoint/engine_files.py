@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
@@ -373,7 +374,10 @@ class StoredAttempts:
         data, self._tag = _read_with_tag(file)
         attempts = {} if data is None else parsed(flow, file, data, _checked_attempts)
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
-        self._records = {group: _since_committed(records) for group, records in attempts.items()}
+        self._records = {group: _since_committed(records) for group, records in attempts.items() if records}
+        # A group without records, as releases before this one read it: no other run puts the same bytes.
+        self._run = f"run/{uuid4().hex}"
+        self._unanswered: list[bytes] = []
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         return {int(txid): AttemptRecord.from_json(record) for txid, record in self._records.get(group, {}).items()}
@@ -392,17 +396,29 @@ class StoredAttempts:
     def is_overtaken(self) -> bool:
         """Return whether another process has written the file: this one stood still, and the other goes on in its place."""
         file = self._file
-        return self._tag != (file.store.tag(file.key) if isinstance(file, Location) else _identity(file))
+        if not isinstance(file, Location):
+            return self._tag != _identity(file)
+        return self._tag != file.store.tag(file.key) and self._put_before(file) is None
 
     def _swap(self, file: Location) -> None:
         """Replace what this run has read or put: one that has lost its lease must not write over the next one's."""
-        data = json.dumps(self._records).encode()
-        store = file.store
-        known = self._tag
+        data = json.dumps({**self._records, self._run: {}}).encode()
+        store, known = file.store, self._tag
+        self._unanswered.append(data)
         tag = store.compare_and_swap(file.key, data, known) if known else store.put_if_absent(file.key, data)
+        if tag is None and (own := self._put_before(file)) is not None:
+            tag = store.compare_and_swap(file.key, data, own)
         if tag is None:
             raise LeaseLostError(self._flow, str(file), "another process has written it")
-        self._tag = tag
+        self._tag, self._unanswered = tag, []
+
+    def _put_before(self, file: Location) -> str | None:
+        """Return the tag of the file if this run has put it: the store has kept it and did not say so. Else None."""
+        try:
+            seen = file.store.read(file.key)
+        except FileNotFoundError:
+            return None
+        return seen.tag if seen.data in self._unanswered else None
 
     def forget(self, group: str, before: int) -> None:
         # Not written by itself: the next put does, and a record too many does no harm.

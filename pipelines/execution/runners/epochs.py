@@ -59,6 +59,7 @@ class Epochs:
         epoch = self._checkpoint.epoch
         if epoch is not None:
             self._check(tables_of(self._group), on_fresh)
+            self._belonging.check_listed(tables_of(self._group))
             # A backfill notes what it has filled.
             with self._checkpoint.committing(self._wait):
                 self._belonging.note(tables_of(self._group))

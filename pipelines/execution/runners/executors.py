@@ -170,7 +170,7 @@ def code_archive(cache: Path | None = None) -> Path:
     archive = (cache or cache_folder()) / f"code-{digest.hexdigest()}.zip"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
-        draft = archive.with_name(f".{archive.name}.{os.getpid()}")
+        draft = archive.with_name(f".{archive.name}.{uuid4().hex}")
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as out:
             for name, data in files.items():
                 out.writestr(name, data)

@@ -25,6 +25,7 @@ from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
+from pipelines.execution.checkpoint.listed_files import listed
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
 from pipelines.execution.protocol.coordinator import AttemptStore, BatchState
@@ -359,7 +360,8 @@ class StreamRunner:
         sources = self._group.sources
         taken = sources.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
         files = frozenset[str]().union(*taken)
-        position = Position(files, bytes_of(files), plan=plan, by_source=tuple(taken))
+        said = listed(self._checkpoint, batch_id, taken)
+        position = Position(files, bytes_of(files), plan=plan, by_source=tuple(taken), listed=said)
         started = time.monotonic()
         frame = frame.persist() if sources.kept else frame
         try:

@@ -1,0 +1,75 @@
+"""Nobody but this process's JVM calls the functions that Spark calls back."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.spark.callback_secret import _without_what_was_sent
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+@pytest.mark.parametrize(
+    "greeting", ["", "A\nwrong\ne\n", "A\n\ne\n", "A\n{gateway}\ne\n"], ids=["none", "wrong", "empty", "the gateway's"]
+)
+def test_a_stranger_calls_nothing(spark: SparkSession, greeting: str) -> None:
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    ensure_callback_server_started(gateway)
+    called: list[object] = []
+
+    class Callback:
+        def call(self, frame: object, batch_id: object) -> None:
+            called.append(batch_id)
+
+    target = gateway.gateway_property.pool.put(Callback())
+    text = greeting.format(gateway=gateway.gateway_parameters.auth_token) + f"c\n{target}\ncall\ni1\ni12\ne\n"
+    try:
+        with socket.create_connection(("127.0.0.1", gateway._callback_server.get_listening_port()), timeout=20) as peer:
+            peer.sendall(text.encode())
+            try:
+                answer = b"".join(iter(lambda: peer.recv(1000), b""))
+            except ConnectionResetError:
+                answer = b""
+        # That it is no secret of this server's, at the most.
+        assert answer in (b"", b"!x\n")
+        assert called == []
+    finally:
+        del gateway.gateway_property.pool[target]
+
+
+def test_the_jvm_calls_back(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("a\nb\n")
+    seen: list[int] = []
+
+    def count(frame: DataFrame, batch_id: int) -> None:
+        seen.append(frame.count())
+
+    writer = spark.readStream.text(str(tmp_path / "in")).writeStream.foreachBatch(count).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert query.awaitTermination(120)
+    assert seen == [2]
+
+
+def test_what_a_stranger_says_is_in_no_log() -> None:
+    record = logging.LogRecord("py4j.clientserver", 40, "", 1, "Could not authenticate connection.", (), None)
+    record.exc_info = (ValueError, ValueError("\x1b[2J"), None)
+    assert _without_what_was_sent(record)
+    assert record.exc_info is None
+
+
+def test_the_servers_of_a_local_spark_have_a_secret(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    manager = jvm.org.apache.spark.SparkEnv.get().securityManager()
+    assert manager.isAuthenticationEnabled()
+    assert len(manager.getSecretKey()) >= 32
+    assert manager.getSecretKey() not in str(spark.sparkContext.getConf().getAll())
