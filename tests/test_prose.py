@@ -22,7 +22,8 @@ VERBS = frozenset(
     accept ack activate add aggregate allow answer append apply ask average beat become begin bind bound bring build call cast
     change check clean clear close collect combine commit compact compare compile compute connect continue convert copy count
     create cut deal decide decode delete deploy describe do drain draw drop emit empty end escape evaluate expand feed fill
-    find finish fit fold follow forbid forget fork format free give go group hand have hold identify import insert interrupt iterate
+    find finish fit fold follow forbid forget fork format free give go group hand have hold identify import insert interrupt
+    iterate
     join judge keep kill launch lay leave let list listen load log look make map mark mask match measure mend merge move name
     note number open pair parse pass pick place plan plot prepare print prolong prove put query raise rank read recognise
     recompute record reduce refuse release remove render renew replace replay report resolve resume return rewrite round run
