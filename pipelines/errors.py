@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `' (did you mean "x"?)'` for the closest known name, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{matches[0]}"?)' if matches else ""
+    """Return `' (did you mean "x"?)'` for the closest known name, whatever its capitals, or an empty string."""
+    written: dict[str, str] = {}
+    for one in known:
+        written.setdefault(one.lower(), one)
+    matches = difflib.get_close_matches(name.lower(), list(written), n=1, cutoff=0.6)
+    return f' (did you mean "{written[matches[0]]}"?)' if matches else ""
 
 
 class TrideltaError(Exception):
@@ -424,13 +427,18 @@ class SameFlowError(DefinitionError):
 
 
 class NeedsSparkError(TrideltaError):
-    """An expression that only Spark can evaluate, where there is no Spark."""
+    """An expression that only Spark can evaluate, where there is no Spark.
 
-    def __init__(self, wanted_for: str, *, hint: str = "") -> None:
-        self.wanted_for = wanted_for
+    Args:
+        reason: why none can be started; empty: nobody tried.
+    """
+
+    def __init__(self, wanted_for: str, reason: str = "", *, hint: str = "") -> None:
+        self.wanted_for, self.reason = wanted_for, reason
         hint = hint or 'give the function a plain form ("rows", "keep") or write it as a Python generator'
         super().__init__(
-            f"Spark is needed to evaluate {wanted_for}, and there is no session", hint=f"pass spark=, or {hint}"
+            f"Spark is needed to evaluate {wanted_for}, and {reason or 'there is no session'}",
+            hint=f"pass spark=, or {hint}",
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
-from pipelines.aggregators.exact import plus
+from pipelines.aggregators.exact import in_column, plus
 from pipelines.aggregators.values import Mean
 from pipelines.aggregators.window import EventAggregator, Types, numeric_type
 
@@ -45,6 +45,13 @@ class Average(ColumnAggregator, EventAggregator):
 
     def finish(self, value: dict[str, Any]) -> float | None:
         return None if not value["count"] else float(value["sum"]) / value["count"]
+
+    def unrounded(self, *inputs: Column) -> Column:
+        return F.struct(F.sum(inputs[0]).alias("sum"), F.count(inputs[0]).alias("count"))
+
+    def in_column(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the sum and count of a batch as Spark makes them for a topology."""
+        return {**value, "sum": in_column(value["sum"])}
 
     def partial(self, *inputs: Column) -> Column:
         return F.struct(F.coalesce(F.sum(inputs[0]), F.lit(0)).alias("sum"), F.count(inputs[0]).alias("count"))

@@ -217,6 +217,10 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
     def partial(self, *inputs: Column) -> Column:
         """Return the aggregate expression over a batch's tuples that gives the partial value to store."""
 
+    def unrounded(self, *inputs: Column) -> Column:
+        """Return an expression of the type that holds a part of a batch's partial value."""
+        return self.partial(*inputs)
+
     @abstractmethod
     def fold(self, value: Column) -> Column:
         """Return the aggregate expression over stored partial values."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Final
 
-_DECIMALS: Final = Context(prec=200)
+_DECIMALS: Final = Context(prec=200, rounding=ROUND_HALF_UP)
+PLACES: Final = 28
+"""So many digits behind the point are left of a topology's sum on Spark: the zero of no tuples takes ten whole ones."""
 _PENDING: Final = 200
 """Floats that are summed at once: below that appending is all the work, at the cost of 200 numbers a window."""
 
@@ -45,6 +47,19 @@ def fits(total: Any) -> bool:
     if not isinstance(total, Decimal):
         return not isinstance(total, int) or -BIGINT <= total < BIGINT
     return total.adjusted() + 1 + max(0, -int(total.as_tuple().exponent)) <= DIGITS
+
+
+def in_column(total: Any) -> Any:
+    """Return a sum of decimals as a topology's column has it: at most `PLACES` digits behind the point, rounded half up (ADR 90).
+
+    Raises:
+        TotalError: with all its digits it does not fit, as Spark adds it up before it is rounded.
+    """
+    if not isinstance(total, Decimal) or not total.is_finite() or int(total.as_tuple().exponent) >= -PLACES:
+        return total
+    if not fits(total):
+        raise TotalError("", decimal=True)
+    return _DECIMALS.quantize(total, Decimal(1).scaleb(-PLACES))
 
 
 def ends_fit(values: Sequence[Any]) -> bool:

@@ -17,9 +17,11 @@ class Fold(ABC):
     """One aggregator of a chain (Trident rules 1.3).
 
     Attributes:
+        aggregator: of any of the three contracts.
         rows_early: whether rows come before the end; `early` then takes them out of a value.
     """
 
+    aggregator: Any
     rows_early = False
 
     @abstractmethod
@@ -67,6 +69,14 @@ class CombinerFold(Fold):
 
     def rows(self, value: Any) -> list[Row]:
         return [(self.aggregator.finish(self.kept(value)),)]
+
+
+class AddedFold(CombinerFold):
+    """A sum, or the sum within a mean, of one batch: in the end it is what Spark's own is, in the type of its column."""
+
+    def kept(self, value: Any) -> Any:
+        aggregator: Any = self.aggregator
+        return aggregator.in_column(super().kept(value))
 
 
 class ReducerFold(Fold):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines import spark_functions as F
 from pipelines.aggregators.base import AddedUp
-from pipelines.aggregators.exact import plus
+from pipelines.aggregators.exact import DIGITS, PLACES, in_column, plus
 from pipelines.aggregators.values import RunningTotal
 from pipelines.aggregators.window import WHOLE, EventAggregator, Types, numeric_type
 
@@ -42,6 +42,19 @@ class Sum(AddedUp, EventAggregator):
 
     def partial(self, *inputs: Column) -> Column:
         return F.coalesce(F.sum(inputs[0]), F.lit(0))
+
+    def unrounded(self, *inputs: Column) -> Column:
+        return F.sum(inputs[0])
+
+    def in_column(self, value: Any) -> Any:
+        """Return the sum of a batch as Spark makes it for a topology, where `partial` is rounded to 28 places."""
+        return in_column(value)
+
+
+def in_topology(kind: str | None) -> str | None:
+    """Return the type that a sum has as a topology's field, where the zero of no tuples takes ten whole digits (ADR 90)."""
+    scale = int(kind.rstrip(") ").rpartition(",")[2]) if kind and kind.startswith("dec") else 0
+    return f"decimal({DIGITS}, {PLACES})" if scale > PLACES else kind
 
 
 def wider(decimal: str) -> str:

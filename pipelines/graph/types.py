@@ -119,6 +119,17 @@ def check_said(operation: str, said: Types, comes: Types) -> None:
             )
 
 
+_WHOLE = re.compile(r"tinyint|smallint|int|bigint|decimal\(\d+,0\)|void|null")
+
+
+def check_whole(operation: str, field: str, kind: str | None) -> None:
+    """Check that a field whose type is known holds whole numbers, or nothing."""
+    if kind is not None and not _WHOLE.fullmatch(_spelled(kind)[0]):
+        raise FunctionError(
+            operation, f"takes a field of whole numbers; got {_shown(field, kind)}", hint="cast it to bigint before it"
+        )
+
+
 _SORTS = {
     "text": ("string", "varchar", "char"),
     "number": (*WHOLE, "float", "real", "double", "decimal", "dec", "numeric"),

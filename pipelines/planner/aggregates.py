@@ -74,7 +74,7 @@ def combine_early(aggregations: Sequence[Aggregation]) -> bool:
 
 def partial_values(step: Step, group: Sequence[str], aggregations: Sequence[Aggregation]) -> DataFrame:
     """Return for each key of each of Spark's partitions its partial values, as `_k0 ...`, then the outputs' names."""
-    schema = _renamed(step.frame, group, partial_fields(step.frame, aggregations))
+    schema = _renamed(step.frame, group, partial_fields(step.frame, aggregations, in_parts=True))
     run = PartialPass(chain_of(step, group, aggregations), arrow(schema))
     return tuples(step, group, aggregations).mapInArrow(in_workers(run), schema)
 
@@ -158,12 +158,18 @@ def output_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list
     return fields
 
 
-def partial_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list[StructField]:
-    """Return the partial values with their types, named as the outputs."""
+def partial_fields(
+    frame: DataFrame, aggregations: Sequence[Aggregation], *, in_parts: bool = False
+) -> list[StructField]:
+    """Return the partial values with their types, named as the outputs.
+
+    Args:
+        in_parts: of a batch's parts, which are not rounded yet.
+    """
     return [
         StructField(
             a.output,
-            _type_in(frame, a.aggregator.partial(*columns(a.inputs)))
+            _type_in(frame, (a.aggregator.unrounded if in_parts else a.aggregator.partial)(*columns(a.inputs)))
             if isinstance(a.aggregator, ColumnAggregator)
             else type_of(a.types[0]),
         )

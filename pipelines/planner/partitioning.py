@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
 from pipelines.graph.traits import PASSES_ON, Asks, Passes
+from pipelines.graph.types import check_whole, known_types
 from pipelines.planner.functions import task_of
 from pipelines.planner.step import ORDER, REPLAYED, TASK, Step, column, columns, hidden, task_by
 from pipelines.state.schema import SLICE_COLUMN
@@ -91,6 +92,8 @@ def repartitioned(step: Step) -> DataFrame:
     if node.kind == nodes.CUSTOM:
         task = F.pmod(task_of(node, frame, node.fields).cast("bigint"), F.lit(tasks)).cast("int")
     elif node.kind == nodes.DIRECT:
+        if known_types(step.graph, node.id)[node.by[0]] is None:
+            check_whole(node.label, node.by[0], frame.schema[node.by[0]].dataType.simpleString())
         task = F.pmod(column(node.by[0]).cast("bigint"), F.lit(tasks)).cast("int")
     else:
         task = task_by(frame, node.by or node.fields, tasks)

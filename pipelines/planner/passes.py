@@ -13,8 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.aggregators.folds import CombinerFold, Fold, fold_of
+from pipelines.aggregators.average import Average
+from pipelines.aggregators.folds import AddedFold, CombinerFold, Fold, fold_of
 from pipelines.aggregators.ordering import freeze
+from pipelines.aggregators.sum import Sum
 from pipelines.planner.values import Row, RowsOut, Where, freezes, plain_columns, plain_rows
 
 # Keys for which a worker holds partial values before it hands them on.
@@ -44,7 +46,12 @@ class Chain:
     numbered: bool = False
 
     def folds(self) -> list[Fold]:
-        return [fold_of(aggregator, len(inputs), outputs) for aggregator, inputs, outputs in self.aggregators]
+        return [
+            AddedFold(aggregator, len(inputs))
+            if isinstance(aggregator, Sum | Average)
+            else fold_of(aggregator, len(inputs), outputs)
+            for aggregator, inputs, outputs in self.aggregators
+        ]
 
     def batch_of(self, key: Row) -> Any:
         if self.batch_at is None:

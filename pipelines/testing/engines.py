@@ -51,7 +51,8 @@ def run_topology(
         batches: by the name of a stream its batches, each a list of tuples (in the order of the source's fields) or of
             dicts. A stream that is not named gets none.
         engine: which engine.
-        spark: the session; None: the active one. The reference engine asks for it only if an expression needs Spark.
+        spark: the session; None: the active one, else the process's own (`spark_session()`), which is started where there is
+            none and ends with the process. The reference engine asks for it only if an expression needs Spark.
 
     Returns:
         By the state's name its rows as dicts, the same for every engine but for that one batch: keyed states by key, None
@@ -142,7 +143,7 @@ def _run(
     from pipelines.execution.runtime import Runtime
 
     given = with_batches(topology, batches, slices=engine != "stream")
-    runtime = Runtime(session(spark, f'engine "{engine}"'), lake)
+    runtime = Runtime(session(spark), lake)
     if engine == "stream":
         runtime.catch_up(given)
     else:

@@ -194,7 +194,7 @@ class FlowReference:
     Args:
         flow: a built flow; its sources are not read.
         clock: "event" or "processing"; None: the flow's own.
-        spark: for expressions that only Spark can evaluate; None: the active session, if one is needed.
+        spark: for expressions that only Spark can evaluate; None: the active session, else the process's, if one is needed.
     """
 
     def __init__(self, flow: Flow, clock: str | None = None, spark: SparkSession | None = None) -> None:
@@ -326,7 +326,7 @@ class FlowReference:
         try:
             found = self._spark.evaluate(table, expression, ("value",), label)
         except NeedsSparkError as error:
-            raise NeedsSparkError(error.wanted_for, hint=_PLAIN_FORMS) from None
+            raise NeedsSparkError(error.wanted_for, error.reason, hint=_PLAIN_FORMS) from error.__cause__
         return [rows[0][0] for rows in found.rows]
 
     def _gated(self, gate: Any, items: list[Item], schema: Schema | None) -> list[Item]:

@@ -101,7 +101,7 @@ def run_on_spark(
     """
     from pipelines.execution.runtime import Runtime
 
-    spark = session(spark, f"flow {flow.name}")
+    spark = session(spark)
     entries = read_script(flow, script, "event", FlowReference(flow, None, spark).source_sql)
     twin = copy.copy(flow)
     twin.clock = "event"
@@ -176,7 +176,8 @@ def run_flow(
         script: by stream.
         engine: which engine.
         clock: "event" or "processing"; None: the flow's own.
-        spark: the session; None: the active one. The reference engine asks for it only if an expression needs Spark.
+        spark: the session; None: the active one, else the process's own (`spark_session()`), which is started where there is
+            none and ends with the process. The reference engine asks for it only if an expression needs Spark.
 
     Returns:
         By the name of a stream with a standard output, or of a table, its events in order. An event is a dict of its fields

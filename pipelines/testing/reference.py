@@ -228,7 +228,7 @@ class ReferenceEngine:
 
     Args:
         topology: what to interpret; it is not changed, and its own sources are not read.
-        spark: for expressions that only Spark can evaluate; None: the active session, if one is needed.
+        spark: for expressions that only Spark can evaluate; None: the active session, else the process's, if one is needed.
     """
 
     def __init__(self, topology: TridentTopology, spark: SparkSession | None = None) -> None:

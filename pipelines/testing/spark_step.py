@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelines.errors import FunctionError, NeedsSparkError
+from pipelines.errors import FunctionError, JarsError, JavaError, NeedsSparkError
 from pipelines.graph.expressions import spark_sql
 from pipelines.graph.plain_values import plain_list
 from pipelines.planner.plain import Evaluated, Row, Table
@@ -24,16 +24,22 @@ if TYPE_CHECKING:
 _INDEX = "_row"
 
 
-def session(given: SparkSession | None, wanted_for: str) -> SparkSession:
-    """Return the session given, or the active one."""
+def session(given: SparkSession | None) -> SparkSession:
+    """Return the session given, or the active one, or else the process's own, which is then started and ends with the process.
+
+    Raises:
+        JavaError, JarsError: none can be started.
+    """
     if given is not None:
         return given
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
-    if active is None:
-        raise NeedsSparkError(wanted_for)
-    return active
+    if active is not None:
+        return active
+    from pipelines.spark.session import spark_session
+
+    return spark_session()
 
 
 def small_frame(spark: SparkSession, table: Table) -> DataFrame:
@@ -55,6 +61,13 @@ class SparkStep:
     def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark
 
+    def _session(self, wanted_for: str) -> SparkSession:
+        try:
+            return session(self._spark)
+        except (JavaError, JarsError) as error:
+            # On this engine a plain form does without; what the machine lacks is told as well.
+            raise NeedsSparkError(wanted_for, str(error).partition("\n")[0]) from error
+
     def evaluate(
         self, table: Table, expression: str | Callable[..., Any], names: tuple[str, ...], label: str
     ) -> Evaluated:
@@ -68,7 +81,7 @@ class SparkStep:
         """
         from pyspark.sql import functions as F
 
-        frame = small_frame(session(self._spark, label), table)
+        frame = small_frame(self._session(label), table)
         columns: Any
         if isinstance(expression, str):
             columns = F.expr(spark_sql(label, expression))
@@ -88,7 +101,7 @@ class SparkStep:
         """Return the rows that a gate lets through."""
         from pipelines.quality import compile_gate
 
-        frame = small_frame(session(self._spark, f"gate {gate.name}"), table)
+        frame = small_frame(self._session(f"gate {gate.name}"), table)
         compiled = compile_gate(gate, frame.drop(_INDEX).schema)
         annotated = compiled.annotate(frame)
         compiled.judge(annotated, frame.drop(_INDEX)).raise_if_refused(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.aggregators import Aggregator, ColumnAggregator, CombinerAggregator, FirstN, ReducerAggregator
@@ -12,12 +12,15 @@ from pipelines.graph.fields import as_names, require
 from pipelines.graph.nodes import Aggregation
 from pipelines.graph.types import Types, check_said, known_types
 from pipelines.trident.functions import output_schema
-from pipelines.windows.tuples import output_types
+from pipelines.trident.steps import in_form
+from pipelines.windows.tuples import column_types
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
 
 _KINDS = (CombinerAggregator, ReducerAggregator, Aggregator)
+_FORMS = (("fields", "aggregator", "output"), ("aggregator", "output"))
+_TAKES = "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])"
 
 
 class HasFields(Protocol):
@@ -30,6 +33,15 @@ class HasFields(Protocol):
 
     @property
     def output_fields(self) -> tuple[str, ...]: ...
+
+
+def by_position(operation: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments of an aggregate, of which some are given by name, as `parse_aggregations` reads them.
+
+    Raises:
+        FunctionError: for a name that there is not, or names that make no form.
+    """
+    return in_form(operation, args, named, _FORMS, _TAKES) if named else args
 
 
 def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields) -> tuple[Aggregation, ...]:
@@ -48,7 +60,7 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields)
     elif len(args) == 1 and isinstance(args[0], list | tuple) and args[0]:
         chain = tuple(_one(operation, each, None, None, available) for each in args[0])
     else:
-        raise FunctionError(operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])")
+        raise FunctionError(operation, _TAKES)
     if any(getattr(aggregation.aggregator, "numeric", False) for aggregation in chain):
         _take_numbers(chain, undivided(known_types(stream._topology.graph, stream.node)))
     return chain
@@ -58,7 +70,7 @@ def check_types(operation: str, chain: Sequence[Aggregation], stream: HasFields)
     """Refuse types that are written for a built-in aggregator's output and are not what comes, as far as that is known here."""
     said = {a.output: a.types[0] for a in chain if a.types and isinstance(a.aggregator, ColumnAggregator)}
     if said:
-        check_said(operation, said, dict(output_types(tuple(chain), known_types(stream._topology.graph, stream.node))))
+        check_said(operation, said, column_types(chain, known_types(stream._topology.graph, stream.node)))
 
 
 def _take_numbers(chain: Sequence[Aggregation], types: Types) -> None:
@@ -130,13 +142,13 @@ class ChainedAggregation:
     ) -> None:
         self._stream, self._group, self._chain, self._partitioned = stream, group, chain, partitioned
 
-    def aggregate(self, *args: Any) -> ChainedAggregation:
+    def aggregate(self, *args: Any, **named: Any) -> ChainedAggregation:
         """Add an aggregator, in the forms of `Stream.aggregate`; the chain then aggregates the whole batch."""
-        return self._and("chained aggregate", args, partitioned=False)
+        return self._and("chained aggregate", args, named, partitioned=False)
 
-    def partition_aggregate(self, *args: Any) -> ChainedAggregation:
+    def partition_aggregate(self, *args: Any, **named: Any) -> ChainedAggregation:
         """Add an aggregator; if it is the last call, the chain aggregates each partition by itself."""
-        return self._and("chained partition_aggregate", args, partitioned=True)
+        return self._and("chained partition_aggregate", args, named, partitioned=True)
 
     def chain_end(self) -> Stream:
         """Return the stream of the chain's rows.
@@ -148,8 +160,10 @@ class ChainedAggregation:
             raise FunctionError("chain_end", "the chain has no aggregator", hint="add aggregate(...) before it")
         return self._stream._aggregated("chain_end", self._group, self._chain, partitioned=self._partitioned)
 
-    def _and(self, operation: str, args: tuple[Any, ...], *, partitioned: bool) -> ChainedAggregation:
-        chain = self._chain + parse_aggregations(operation, args, self._stream)
+    def _and(
+        self, operation: str, args: tuple[Any, ...], named: Mapping[str, Any], *, partitioned: bool
+    ) -> ChainedAggregation:
+        chain = self._chain + parse_aggregations(operation, by_position(operation, args, named), self._stream)
         outputs = [output for aggregation in chain for output in aggregation.outputs]
         taken = [*self._group, *outputs]
         if len({name.lower() for name in taken}) != len(taken):

@@ -151,7 +151,11 @@ def _outer(kind: str | Sequence[str], sides: int) -> list[bool]:
     kinds = [kind] * sides if isinstance(kind, str) else list(kind)
     wrong = [side_kind for side_kind in kinds if side_kind not in (INNER, OUTER)]
     if wrong:
-        raise FunctionError("join", f"no such kind {wrong[0]!r}; there are: {INNER}, {OUTER}")
+        raise FunctionError(
+            "join",
+            f"no such kind {wrong[0]!r}; there are: {INNER}, {OUTER}",
+            hint="one for each side makes others: kind=mixed(INNER, OUTER) is a left join, mixed(OUTER, INNER) a right one",
+        )
     if len(kinds) != sides:
         raise FunctionError("join", f"{sides} streams need as many kinds; got {kinds}")
     return [side_kind == OUTER for side_kind in kinds]

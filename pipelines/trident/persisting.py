@@ -11,7 +11,7 @@ from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, require_shown, storable
 from pipelines.graph.types import check_meeting, known_types
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS
-from pipelines.trident.aggregation import check_types, parse_aggregations
+from pipelines.trident.aggregation import by_position, check_types, parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.states import DeltaState, FixedState, TridentState, state_name
 from pipelines.trident.steps import Steps
@@ -142,13 +142,13 @@ def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
 class Persisting(Steps):
     """Persistent aggregates, partition persists and state queries."""
 
-    def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
+    def persistent_aggregate(self, state: DeltaState, *args: Any, **named: Any) -> TridentState:
         """Keep an aggregate of the whole stream: `persistent_aggregate(state, [fields,] aggregator, output)`.
 
         Takes combiners and reducers; `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several
         values in one state.
         """
-        return self._persistent_aggregate(state, (), args)
+        return self._persistent_aggregate(state, (), by_position("persistent_aggregate", args, named))
 
     def _persistent_aggregate(self, state: DeltaState, group: tuple[str, ...], args: tuple[Any, ...]) -> TridentState:
         operation = "persistent_aggregate"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +22,26 @@ def checked_resources(operation: str, kinds: dict[str, float]) -> tuple[tuple[st
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise FunctionError(operation, f"{kind}={value!r} is not a number from 0")
     return tuple(sorted((kind, float(value)) for kind, value in kinds.items()))
+
+
+def in_form(
+    operation: str, args: Sequence[Any], named: Mapping[str, Any], forms: Sequence[Sequence[str]], takes: str
+) -> tuple[Any, ...]:
+    """Return arguments by position: of the first form whose last names are those given.
+
+    Args:
+        forms: the names of all arguments, in order, of each form.
+        takes: says the forms.
+
+    Raises:
+        FunctionError: for a name of no form, or if there is no such form.
+    """
+    if strange := sorted(set(named).difference(*forms)):
+        raise FunctionError(operation, f"does not take {', '.join(strange)}", hint=takes)
+    for form in forms:
+        if len(args) < len(form) and set(form[len(args) :]) == set(named):
+            return (*args, *(named[name] for name in form[len(args) :]))
+    raise FunctionError(operation, takes)
 
 
 class Steps:

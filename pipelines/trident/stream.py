@@ -13,8 +13,8 @@ from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
-from pipelines.graph.types import check_meeting, known_types
-from pipelines.trident.aggregation import ChainedAggregation, check_types, parse_aggregations
+from pipelines.graph.types import check_meeting, check_whole, known_types
+from pipelines.trident.aggregation import ChainedAggregation, by_position, check_types, parse_aggregations
 from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
 from pipelines.trident.persisting import Persisting
 from pipelines.trident.states import DeltaState, TridentState
@@ -81,10 +81,17 @@ class Partitioning(Steps):
         return self._add(nodes.PartitionNode, kind=nodes.CUSTOM, function=function)
 
     def direct(self, field: str) -> Self:
-        """Bring each tuple to the task that a field of it names (direct grouping), modulo the number of tasks."""
+        """Bring each tuple to the task that a field of it names (direct grouping), modulo the number of tasks.
+
+        It holds whole numbers; null is task 0.
+
+        Raises:
+            FunctionError: if its type is known and no whole number, or it is not one field.
+        """
         by = require("direct", field, self.output_fields)
         if len(by) != 1:
             raise FunctionError("direct", f"takes one field; got {list(by)}")
+        check_whole("direct", by[0], known_types(self._topology.graph, self._node)[by[0]])
         return self._add(nodes.PartitionNode, kind=nodes.DIRECT, by=by)
 
     def min_by(self, field: str, comparator: Comparator | None = None) -> Self:
@@ -209,17 +216,18 @@ class Stream(Partitioning, Persisting):
             )
         return GroupedStream(self, group)
 
-    def aggregate(self, *args: Any) -> Stream:
-        """Aggregate each batch: `aggregate([fields,] aggregator, outputs)` or `aggregate([aggregators])`.
+    def aggregate(self, *args: Any, **named: Any) -> Stream:
+        """Aggregate each batch: `aggregate([fields,] aggregator, output)`, also by these names, or `aggregate([aggregators])`.
 
         A combiner or reducer gives one tuple, of an empty batch too (Trident rules 1.3); a general `Aggregator` gives
         what it emits. The fields are the outputs alone; several aggregators are a chain (see `chained_agg`).
         """
-        return self._aggregate("aggregate", (), args)
+        return self._aggregate("aggregate", (), by_position("aggregate", args, named))
 
-    def partition_aggregate(self, *args: Any) -> Stream:
+    def partition_aggregate(self, *args: Any, **named: Any) -> Stream:
         """Aggregate as `aggregate` does, for each partition of a batch by itself, empty partitions too."""
-        return self._aggregate("partition_aggregate", (), args, partitioned=True)
+        given = by_position("partition_aggregate", args, named)
+        return self._aggregate("partition_aggregate", (), given, partitioned=True)
 
     def chained_agg(self) -> ChainedAggregation:
         """Begin a chain of aggregators over the same tuples: `chained_agg().aggregate(...).aggregate(...).chain_end()`."""
@@ -317,24 +325,26 @@ class GroupedStream:
         """Do as `Stream.each`; the grouping stays."""
         return GroupedStream(self._stream.each(*args), self._group)
 
-    def aggregate(self, *args: Any) -> Stream:
+    def aggregate(self, *args: Any, **named: Any) -> Stream:
         """Aggregate each group of each batch; an empty batch gives nothing. Fields: the group's, then the outputs."""
-        return self._stream._aggregate("aggregate", self._group, args)
+        return self._stream._aggregate("aggregate", self._group, by_position("aggregate", args, named))
 
-    def partition_aggregate(self, *args: Any) -> Stream:
+    def partition_aggregate(self, *args: Any, **named: Any) -> Stream:
         """Aggregate each group of each partition of a batch, without bringing the group together first."""
-        return self._stream._aggregate("partition_aggregate", self._group, args, partitioned=True)
+        given = by_position("partition_aggregate", args, named)
+        return self._stream._aggregate("partition_aggregate", self._group, given, partitioned=True)
 
     def chained_agg(self) -> ChainedAggregation:
         """Begin a chain of aggregators over each group, up to `chain_end()`."""
         return ChainedAggregation(self._stream, self._group)
 
-    def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
+    def persistent_aggregate(self, state: DeltaState, *args: Any, **named: Any) -> TridentState:
         """Keep an aggregate a key over all batches: `persistent_aggregate(state, [fields,] aggregator, output)`.
 
         `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several values a key in one state.
         """
-        return self._stream._persistent_aggregate(state, self._group, args)
+        given = by_position("persistent_aggregate", args, named)
+        return self._stream._persistent_aggregate(state, self._group, given)
 
     def window(self, config: Any, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
         """Aggregate the group's tuples over windows by time that reach across batches.

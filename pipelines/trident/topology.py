@@ -12,8 +12,11 @@ from pipelines.graph.fields import FieldNames, added, checked_name, parse_ddl, r
 from pipelines.sources.base import Source
 from pipelines.trident.combining import joined, merged, multi_reduced
 from pipelines.trident.states import DeltaState, FixedState, TridentState
-from pipelines.trident.steps import checked_resources
+from pipelines.trident.steps import checked_resources, in_form
 from pipelines.trident.stream import Stream
+
+_JOINS = (("left", "left_fields", "right", "right_fields", "outputs"), ("streams", "fields", "outputs"))
+_JOIN_TAKES = "takes (left, left_fields, right, right_fields, outputs) or ([streams], [fields], outputs)"
 
 
 class TridentTopology:
@@ -113,10 +116,11 @@ class TridentTopology:
     def join(self, *args: Any, kind: str | Sequence[str] = "inner", mode: str = nodes.COMPACT, **named: Any) -> Stream:
         """Join streams on equal fields, batch by batch (Trident rules 8); null equals null.
 
-        `join(left, left_fields, right, right_fields, outputs)` or `join([s1, s2, s3], [f1, f2, f3], outputs)`.
+        `join(left, left_fields, right, right_fields, outputs)`, also by these names, or
+        `join([s1, s2, s3], [f1, f2, f3], outputs)`.
 
         Args:
-            args: the streams, their join fields, the names of the fields that come out; `outputs` may be named.
+            args: the streams, their join fields, the names of the fields that come out.
             kind: `"inner"`, `"outer"` (any side may be absent: its fields are null), or one of them for each side:
                 `mixed(INNER, OUTER)` keeps every tuple of the left.
             mode: `"compact"`: the join fields once, then the other fields of each stream; `"preserve"`: all fields of
@@ -127,16 +131,13 @@ class TridentTopology:
             FunctionError: if numbers of streams, fields, kinds or outputs do not fit.
             MixedSpoutsError: if one is a query stream.
         """
-        if set(named) - {"outputs"}:
-            raise FunctionError("join", f"does not take {', '.join(named)}")
-        args = (*args, *named.values())
+        if named:
+            args = in_form("join", args, named, _JOINS, _JOIN_TAKES)
         if len(args) == 5:
             return joined(self, [args[0], args[2]], [args[1], args[3]], args[4], kind, mode)
         if len(args) == 3 and all(isinstance(arg, list | tuple) for arg in args[:2]):
             return joined(self, args[0], args[1], args[2], kind, mode)
-        raise FunctionError(
-            "join", "takes (left, left_fields, right, right_fields, outputs) or ([streams], [fields], outputs)"
-        )
+        raise FunctionError("join", _JOIN_TAKES)
 
     def multi_reduce(
         self, streams: Sequence[Any], inputs: Sequence[FieldNames | None] | None, reducer: Any, outputs: Any

@@ -440,7 +440,7 @@ def _zone(name: str, every: int, size: int) -> None:
 def _policy(operation: str, given: object, problem: str) -> None:
     if not isinstance(given, Policy):
         seen = "" if given is None else f"; got {given!r}"
-        hint = "Policy.count(events), Policy.time(seconds) or Policy.time_delta_lt(seconds)"
+        hint = "Policy.count(n), Policy.time(seconds) or Policy.time_delta_lt(seconds)"
         raise WindowError(operation, f"{problem}{seen}", hint=hint)
 
 

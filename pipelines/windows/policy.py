@@ -65,15 +65,22 @@ class Policy:
     threshold: int | float
 
     @classmethod
-    def count(cls, events: int) -> Policy:
-        """Return the policy of so many events: as a trigger after them; as an eviction: keep the last so many.
+    def count(cls, n: int | None = None, *, events: int | None = None) -> Policy:
+        """Return the policy of `n` events: as a trigger after them; as an eviction: keep the last `n`.
+
+        Args:
+            n: how many.
+            events: an older name of `n`.
 
         Raises:
             PolicyError: if it is not a whole number from 0 to 2^40.
         """
-        if not isinstance(events, int) or isinstance(events, bool) or events not in THRESHOLD:
-            raise PolicyError(COUNT, events, f"takes {THRESHOLD} (events)")
-        return cls(COUNT, events)
+        if n is not None and events is not None:
+            raise PolicyError(COUNT, n, f"takes one number; got events={events!r} too")
+        number = n if events is None else events
+        if not isinstance(number, int) or isinstance(number, bool) or number not in THRESHOLD:
+            raise PolicyError(COUNT, number, f"takes {THRESHOLD} (events)")
+        return cls(COUNT, number)
 
     @classmethod
     def time(cls, seconds: int) -> Policy:

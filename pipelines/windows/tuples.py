@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 from pipelines.aggregators import ColumnAggregator, Sum
 from pipelines.aggregators.exact import TotalError, fits
 from pipelines.aggregators.folds import Running
+from pipelines.aggregators.sum import in_topology
 from pipelines.aggregators.window import Accumulator, EventAggregator, Rows, State, Types, undivided
 from pipelines.graph.fields import distinct
 from pipelines.windows.aggregate import crossed
@@ -64,6 +65,13 @@ def output_types(aggregations: tuple[Any, ...], known: Types) -> list[tuple[str,
         else:
             types += ((o, known.get(i)) for o, i in zip(aggregation.outputs, aggregation.inputs, strict=True))
     return types
+
+
+def column_types(aggregations: Iterable[Any], known: Types) -> dict[str, str | None]:
+    """Return the types of the outputs where Spark's own aggregates make them, not windows."""
+    chain = tuple(aggregations)
+    sums = {aggregation.output for aggregation in chain if isinstance(aggregation.aggregator, Sum)}
+    return {name: in_topology(kind) if name in sums else kind for name, kind in output_types(chain, known)}
 
 
 class _Chain(Accumulator):

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pipelines.ddl import nested_too_deeply
-from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError
+from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError, nearest
 from pipelines.graph.fields import added, as_names, checked_name, distinct, parse_ddl, require, storable
 
 
@@ -33,6 +33,20 @@ def test_require_names_the_first_field_that_is_not_there() -> None:
     assert str(caught.value) == (
         'group_by("wrod"): no such field; this stream has: sentence, word (did you mean "word"?)'
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("WORD", ["word"], "word"),
+        ("word", ["sentence", "WORD"], "WORD"),
+        ("Wrod", ["WORD"], "WORD"),
+        ("WORDS", ["WORM", "words"], "words"),
+        ("origin", ["Origin", "ORIGINS"], "Origin"),
+    ],
+)
+def test_a_guess_looks_past_capitals_and_shows_the_name_as_it_is(name: str, known: list[str], meant: str) -> None:
+    assert nearest(name, known) == f' (did you mean "{meant}"?)'
 
 
 def test_no_name_is_near_enough_no_guess() -> None:

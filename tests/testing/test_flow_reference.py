@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.errors import FunctionError, GateError, NeedsSparkError
+from pipelines.errors import FunctionError, GateError, JavaError, NeedsSparkError
 from pipelines.flowmix import Count, DistinctCount, Flow, Policy, Sum, WindowAggregator, eq, gt, python
 from pipelines.quality import fail
 from pipelines.sources import FixedBatches
@@ -57,9 +57,13 @@ def run(stream: Any, *values: Any, by: str = "each") -> list[Any]:
 
 
 def test_criteria_that_need_spark_name_those_that_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started() -> None:
+        raise JavaError("there is none")
+
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr("pipelines.spark.session.spark_session", started)
     stream: Any = Flow("f").stream("s", "x bigint")
-    with pytest.raises(NeedsSparkError) as caught:
+    with pytest.raises(NeedsSparkError, match="Spark needs Java 17 or 21, and there is none") as caught:
         run(stream.filter("x > 15"), 1, by="script")
     assert 'gt("v", 15)' in caught.value.hint
     assert "python(...)" in caught.value.hint

@@ -382,6 +382,13 @@ def test_the_sides_of_a_join() -> None:
     assert node.sides == (nodes.JoinSide(("k",), ("v",), True), nodes.JoinSide(("x",), ("v",), False))
 
 
+@pytest.mark.parametrize("kind", ["left", "right", "full", ["left", "inner"]])
+def test_an_unknown_kind_of_join_says_how_others_are_written(kind: Any) -> None:
+    with pytest.raises(FunctionError, match="no such kind") as caught:
+        Streams().join(["k", "a", "b"], kind=kind)
+    assert "mixed(INNER, OUTER) is a left join" in caught.value.hint
+
+
 def test_static_states() -> None:
     s = Streams()
     prices = s.topology.new_static_state(FixedState("prices", "a string, b string, p double", ["a", "b"]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import cmp_to_key
 from typing import Any
 
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.bolts import copies_taken
+from pipelines.graph.types import check_whole
 from pipelines.planner.plain.context import PlainContext, call
 from pipelines.planner.plain.murmur import hashable, task_of
 from pipelines.planner.plain.table import Row, Table, order
@@ -73,11 +75,29 @@ def in_batch_task(table: Table, tasks: int, context: PlainContext) -> Table:
 
 def _chosen(node: nodes.PartitionNode, table: Table, context: PlainContext) -> list[Any]:
     if node.kind == nodes.DIRECT:
-        return table.column(node.by[0])
+        return _whole(node, table)
     results, _ = call(node.function, table, ("task",), context)
     if any(len(rows) != 1 for rows in results):
         raise FunctionError(node.label, f"{node.function} must give one task per tuple")
     return [rows[0][0] for rows in results]
+
+
+def _whole(node: nodes.PartitionNode, table: Table) -> list[int | Decimal | None]:
+    """Return the tasks that a field names, where Spark takes them, too: its type may be known here alone."""
+    field = node.by[0]
+    check_whole(node.label, field, table.type_of(field))
+    named = table.column(field)
+    for value in named:
+        if isinstance(value, Decimal):
+            fits = value.is_finite() and value == int(value) and int(value) in _BIGINT
+        else:
+            fits = value is None or (isinstance(value, int) and not isinstance(value, bool) and value in _BIGINT)
+        if not fits:
+            raise FunctionError(node.label, f'"{field}" names no task: {value!r}', hint="cast it to bigint before it")
+    return named
+
+
+_BIGINT = range(-(2**63), 2**63)
 
 
 def extreme(node: nodes.ExtremeNode, table: Table, context: PlainContext) -> Table:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.aggregators import ColumnAggregator, Sum
+from pipelines.aggregators import Average, ColumnAggregator, Sum
 from pipelines.aggregators.calls import taking
+from pipelines.aggregators.exact import TotalError
 from pipelines.aggregators.folds import General, Running
 from pipelines.aggregators.ordering import freeze
-from pipelines.errors import NeedsSparkError
+from pipelines.errors import FunctionError, NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.nodes import Aggregation
@@ -22,7 +23,7 @@ from pipelines.planner.plain.partitions import by_hash, entered, extreme, in_bat
 from pipelines.planner.plain.queries import queried
 from pipelines.planner.plain.table import Row, Table
 from pipelines.trident.functions import ColumnFunction
-from pipelines.windows.tuples import output_types
+from pipelines.windows.tuples import column_types
 
 Groups = Iterable[tuple[Row, list[Running]]]
 
@@ -70,7 +71,7 @@ def running(
     inputs = [table.select(a.inputs).rows for a in aggregations]
 
     def start(frozen: Any) -> list[Running]:
-        chain = [Running(a.aggregator, len(a.inputs), len(a.outputs), batch) for a in aggregations]
+        chain = [_running(a, batch) for a in aggregations]
         for member, value in zip(chain, (stored or {}).get(frozen, ()), strict=False):
             if value is not None:
                 member.go_on_from(value)
@@ -88,10 +89,35 @@ def running(
     return groups.values()
 
 
+def _running(aggregation: Aggregation, batch: Any) -> Running:
+    kind = _AddedUp if isinstance(aggregation.aggregator, Sum | Average) else Running
+    return kind(aggregation.aggregator, len(aggregation.inputs), len(aggregation.outputs), batch)
+
+
+class _AddedUp(Running):
+    """A sum, or the sum within a mean: that of the batch is rounded as Spark's, then added to what the state holds."""
+
+    _before: Any = None
+
+    def go_on_from(self, value: Any) -> None:
+        self._before = value
+
+    @property
+    def state(self) -> Any:
+        aggregator: Any = self._fold.aggregator
+        try:
+            return aggregator.merge(self._before, aggregator.in_column(super().state))
+        except TotalError as error:
+            raise FunctionError(str(aggregator), str(error)) from error
+
+    def complete(self) -> list[Row]:
+        return [(self._fold.aggregator.finish(self.state),)]
+
+
 def aggregate_types(table: Table, group: Sequence[str], aggregations: Sequence[Aggregation]) -> tuple[str | None, ...]:
     """Return the types of an aggregate's fields, as far as they are known without Spark."""
     known = dict(zip(table.fields, table.types, strict=True))
-    return (*map(known.get, group), *(kind for _, kind in output_types(tuple(aggregations), known)))
+    return (*map(known.get, group), *column_types(aggregations, known).values())
 
 
 def kinds_of(aggregation: Aggregation, types: Mapping[str, str | None]) -> tuple[str, ...]:
