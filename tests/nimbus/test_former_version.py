@@ -15,12 +15,13 @@ from pipelines import Lake
 from pipelines.execution.checkpoint import changeover
 from pipelines.execution.checkpoint.ownership import _LEASED
 from pipelines.nimbus.deployed import WATCHED
-from pipelines.nimbus.errors import RegistryLeaseLostError
+from pipelines.nimbus.errors import RegistryError, RegistryLeaseLostError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.processes.former import FormerQuery, FormerVersion
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.starting import Application
 from pipelines.nimbus.processes.task import Task
+from pipelines.nimbus.processes.windows_history import EVENTS_WAIT
 from pipelines.nimbus.processes.worker import WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Placing
@@ -160,6 +161,35 @@ def test_it_reads_under_leases_that_are_renewed_and_the_new_tasks_beat(worker: W
     assert beaten == [(True, 2)] * 2
     # Of what the new version has no more.
     assert held(worker, "f/s__1") == [None]
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_events_that_wait_in_windows_that_are_gone_are_told_once_the_registry_answers(
+    worker: Worker, silent: int
+) -> None:
+    """They are counted once: the version before is gone then. The start tells what is left, or the end of its task."""
+    registry, refused = worker.process._registry, [RegistryError("postgresql://x", "does not answer")] * silent
+    tell = registry.tell
+
+    def blip(flow: Any, event: str, *given: Any, **options: Any) -> None:
+        if event == EVENTS_WAIT and refused:
+            raise refused.pop()
+        tell(flow, event, *given, **options)
+
+    def told() -> list[tuple[int, Any]]:
+        lines = worker.nimbus.history("f")
+        return [(line.version, line.detail["reason"]) for line in lines if line.event == EVENTS_WAIT]
+
+    worker._patch.setattr(registry, "tell", blip)
+    worker._patch.setattr(changeover.Changeover, "left_waiting", lambda *_: {"s__1": 3})
+    worker.change()
+    (task,) = worker.process._tasks.values()
+    if silent:
+        assert told() == []
+        task._starting.windows.try_to_tell()
+    task.leave()
+    task.join(10)
+    assert told() == [(2, "3 event(s) wait for the clock in the windows of s__1, which the flow has no more")]
 
 
 def test_a_query_that_has_lost_its_lease_commits_nothing(worker: Worker) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -161,6 +161,16 @@ class Task(threading.Thread):
             except Exception as error:
                 # The next look tries again.
                 logger.warning("query not stopped", reason=shortened(named(error)))
+
+    def events_wait(self, waiting: Mapping[str, int]) -> None:
+        """Tell the flow's history how many events wait in windows of queries that are gone; what it does not take, later.
+
+        Only while this task waits for the version before: then its own thread tells nothing.
+        """
+        with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
+            for query, count in waiting.items():
+                self._starting.windows.events_wait(query, count)
+            self._starting.windows.try_to_tell()
 
     # --- its life ---------------------------------------------------------------------------------------------------
 

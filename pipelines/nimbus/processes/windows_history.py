@@ -50,14 +50,18 @@ class WindowsHistory:
             if runner.emptied_windows:
                 self.emptied(f"windows of {self._query} begin empty: {', '.join(runner.emptied_windows)}")
             if runner.events_wait:
-                reason = waiting_reason(self._query, runner.events_wait)
-                logger.warning("events wait", reason=reason)
-                self._untold.append((EVENTS_WAIT, reason))
+                self.events_wait(self._query, runner.events_wait)
 
     def emptied(self, reason: str) -> None:
         """Note that windows begin empty."""
         logger.info("query windows begin empty", reason=reason)
         self._untold.append((WINDOWS_EMPTIED, reason))
+
+    def events_wait(self, query: str, count: int) -> None:
+        """Note that events wait in windows that are gone, of this query or of one that the flow has no more."""
+        reason = waiting_reason(query, count)
+        logger.warning("events wait", reason=reason)
+        self._untold.append((EVENTS_WAIT, reason))
 
     def tell(self) -> None:
         """Tell the flow's history what changed definitions have made of windows.
