@@ -173,7 +173,7 @@ class Happening:
 
 @dataclass(frozen=True)
 class _AskedBack:
-    """What a roll-back is asked for, while nobody knows whether it is done.
+    """A roll-back that was asked for, while nobody knows whether it is done.
 
     Attributes:
         problem: Why the change cannot run.
