@@ -83,6 +83,8 @@ class _Looks:
         self._under_way: dict[str, _Look] = {}
         # When the last look began that has found nothing new: what came since, only another one can tell.
         self._seen: dict[str, float] = {}
+        # Flows for which the last tick that looked at them has asked for a run: no look at them is under way since.
+        self._asked_for: set[str] = set()
         self._lock = threading.Lock()
 
     def arrived(
@@ -102,8 +104,9 @@ class _Looks:
         now_answers, now_unknown = self._ended(rest, marks)
         # However long ago a look has begun that was answered in this tick, the next one is answered by the next tick.
         silent = [view.name for view in rest if view.name in self._under_way and view.name not in answers]
-        late = [name for name in silent if self._is_old(name)]
+        late = [name for name in silent if name not in self._asked_for and self._is_old(name)]
         arrived = {name: what for name, what in (answers | now_answers).items() if what}
+        self._asked_for = self._asked_for.difference(view.name for view in views) | arrived.keys()
         return arrived, [f"{name}: {why}" for name, why in (unknown | now_unknown).items()], late
 
     def _begin(self, view: FlowView, marks: Mapping[str, str]) -> _Look:

@@ -20,7 +20,8 @@ from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import Begun, WindowStateError, check_files, ended_in, state_files
+from pipelines.execution.checkpoint.window_begin import Begun, WindowStateError, ended_in, state_files
+from pipelines.execution.checkpoint.window_files import check_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.sessions import check_session
 from pipelines.graph.nodes import BatchWindowNode

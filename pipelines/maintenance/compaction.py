@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines import logs
 from pipelines.errors import LockedError, NotCompactedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.belonging import Belonging
-from pipelines.execution.checkpoint.durable import asked_up_to, sync_log_checkpoints, sync_table
+from pipelines.execution.checkpoint.durable import sync_log_checkpoints, sync_rest, sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
@@ -228,8 +228,6 @@ class _Compaction:
 
     def table(self, table: StateTable) -> TableReport:
         started, writer, done = time.monotonic(), StateWriter(table, table.declared), _Done()
-        # What a store has taken is kept; on a disk all counts from before the first commit of this compaction.
-        since = asked_up_to(table) if self.lake.durable and not isinstance(table.path, Location) else None
         self._name_plainly(writer)
         before = measure(table)
         # What a reader of a channel needs, a replay that was cut off, or a stream that has the table as its source.
@@ -239,7 +237,7 @@ class _Compaction:
         self._remember_removed(writer)
         limit = self._bound(table, needed)
         self._say_slices_again(writer, limit)
-        files, cleaned = self._clear(writer, limit, since)
+        files, cleaned = self._clear(writer, limit)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).settled)
         if not_done is not None:
             raise not_done
@@ -257,22 +255,22 @@ class _Compaction:
             **asdict(done),
         )
 
-    def _clear(self, writer: StateWriter, limit: retention.Bound, since: int | None) -> tuple[int, int]:
+    def _clear(self, writer: StateWriter, limit: retention.Bound) -> tuple[int, int]:
         """Delete the data files and the log that no reader needs. Return how many files, and how many of the log.
 
-        Args:
-            since: the version behind which all is to be on the disk, before anything goes that it stands for; None: the lake is
-                not durable.
+        On a durable lake all is on the disk before anything goes that it stands for.
         """
         table = writer.table
-        if since is not None:
+        # What a store has taken is kept.
+        asks, last = self.lake.durable and not isinstance(table.path, Location), table.version()
+        if asks:
             retention.checkpoint(table)
-            sync_table(table, since, self.lake.folder)
+            sync_rest(table, self.lake.folder)
         self._still_held()
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
-        if since is not None:
-            sync_table(table, since, self.lake.folder)
+        if asks:
+            sync_table(table, last - 1, self.lake.folder)
             # The log is cleaned up to one of them, which may be older than this compaction.
             sync_log_checkpoints(table, self.lake.folder)
         return files, retention.clean_log(table, limit)

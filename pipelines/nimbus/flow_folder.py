@@ -36,7 +36,8 @@ from pipelines.nimbus.errors import (
     SubmitError,
     VersionError,
 )
-from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_EMPTIED, emptied_reason
+from pipelines.nimbus.processes.task import FINAL
+from pipelines.nimbus.processes.windows_history import EVENTS_WAIT, WINDOWS_EMPTIED, emptied_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, STARTING
 from pipelines.planner.plan import TopologyPlan, deployed_plan
@@ -170,6 +171,21 @@ class Happening:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class _AskedBack:
+    """A roll-back that was asked for, while nobody knows whether it is done.
+
+    Attributes:
+        problem: Why the change cannot run.
+        final: Whether waiting does not mend that.
+        known: What the registry says against the flow since before the roll-back.
+    """
+
+    problem: TrideltaError
+    final: bool
+    known: str | None
+
+
 @dataclass
 class _WatchedFlow:
     """A flow that is deployed.
@@ -180,7 +196,7 @@ class _WatchedFlow:
         version: Its version; 0 for one that an earlier watch has deployed.
         former: What ran before, while a change has not shown that it can run.
         problem: What the registry says against it since before it was deployed.
-        asked_back: Whether a roll-back was asked for whose answer was cut off: it may be done all the same.
+        asked_back: The roll-back that was asked for, whose answer was cut off: it may be done all the same.
     """
 
     file: FlowFile
@@ -188,7 +204,7 @@ class _WatchedFlow:
     version: int = 0
     former: _WatchedFlow | None = None
     problem: str | None = None
-    asked_back: bool = False
+    asked_back: _AskedBack | None = None
 
 
 class FlowFolder:
@@ -375,10 +391,11 @@ class FlowFolder:
     ) -> None:
         """Bring the former version of a flow back, whose change cannot run."""
         final = any(line.get("final") for line in self._news(now))
+        asked = _AskedBack(problem, final, now.problem)
         try:
             version = self._nimbus.roll_back(name, former.version, seen=now).version
         except RegistryError:
-            entry.asked_back = True
+            entry.asked_back = asked
             raise
         except (NotAliveError, NoTransitionError, VersionError) as error:
             # Somebody kills, rebalances or updates it in this moment: the next look sees what has become of it.
@@ -392,8 +409,12 @@ class FlowFolder:
             self._not_changed(name, entry.file, problem, final=final)
             entry.former = None
             return
-        self._not_changed(name, entry.file, problem, final=final)
-        self.deployed[name] = _WatchedFlow(former.file, STARTED, version, problem=now.problem)
+        self._is_back(name, entry, former, asked, version)
+
+    def _is_back(self, name: str, entry: _WatchedFlow, former: _WatchedFlow, asked: _AskedBack, version: int) -> None:
+        """Follow a flow that was rolled back, and report why."""
+        self._not_changed(name, entry.file, asked.problem, final=asked.final)
+        self.deployed[name] = _WatchedFlow(former.file, STARTED, version, problem=asked.known)
 
     def _overtaken(self, name: str, entry: _WatchedFlow, former: _WatchedFlow) -> bool:
         """Follow a flow on trial that has gone over to another version. Returns whether that is somebody else's.
@@ -407,7 +428,7 @@ class FlowFolder:
             return False
         if entry.asked_back and versions[-1].copy_of == former.version:
             # It was rolled back, and the answer was cut off.
-            self.deployed[name] = _WatchedFlow(former.file, STARTED, versions[-1].number, former)
+            self._is_back(name, entry, former, entry.asked_back, versions[-1].number)
             return False
         entry.former, entry.version, entry.awaited = None, versions[-1].number, STARTED
         return True

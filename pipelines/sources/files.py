@@ -11,9 +11,7 @@ from pipelines.errors import DefinitionError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import Place
 from pipelines.sources.base import CORRUPT, FILE, ROW_JSON, one_value, place_of, unmarked
-from pipelines.sources.folder import FileSource as FileSource
-from pipelines.sources.folder import FilesRead as FilesRead  # pipelines.nimbus.telemetry.figures takes both from here
-from pipelines.sources.folder import Unread, literal_path
+from pipelines.sources.folder import FileSource, Unread, literal_path
 from pipelines.sources.layouts import (
     LONG_FOOTER,
     Header,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines import Lake, Runtime, spark_session
-from pipelines.execution.checkpoint.window_files import StateFolder, StateObjects
+from pipelines.execution.checkpoint.window_begin import StateFolder, StateObjects
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.sources import FixedBatches
 from tests.crash.driver import Killer
@@ -80,8 +80,8 @@ class KilledFiles:
 if __name__ == "__main__":
     import json
 
-    from pipelines.execution.batch import driver_windows
-    from pipelines.execution.checkpoint import window_files
+    from pipelines.execution.batch import driver_windows, windows_change
+    from pipelines.execution.checkpoint import window_begin
     from tests.crash.windows_case import flow as shipped
     from tests.lakes import lake_place
 
@@ -89,7 +89,8 @@ if __name__ == "__main__":
     session = spark_session(
         "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
-    killer, state_files = Killer(plan["kill"]), window_files.state_files
+    killer, state_files = Killer(plan["kill"]), window_begin.state_files
     driver_windows.state_files = lambda checkpoint: KilledFiles(state_files(checkpoint), killer)  # type: ignore
+    windows_change.state_files = driver_windows.state_files
     runtime = Runtime(session, Lake(lake_place(plan["home"])), listeners=[killer], max_attempts=30)
     runtime.catch_up(shipped())

@@ -17,7 +17,8 @@ from pipelines.execution.batch.poison import PoisonRows, skip
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, TableBehindError
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError, WindowStateError
+from pipelines.execution.checkpoint.window_begin import Begun, WindowPlaceError, WindowStateError
+from pipelines.execution.checkpoint.window_files import WindowFiles
 from pipelines.execution.verify import verify
 from pipelines.flowmix import Count, Flow, Max, Policy, Sum, WindowAggregator
 from pipelines.flowmix.compile import topology_of

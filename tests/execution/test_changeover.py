@@ -17,7 +17,7 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_files import WindowPlaceError, state_files
+from pipelines.execution.checkpoint.window_begin import WindowPlaceError, state_files
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners.epochs import Epochs
 from pipelines.flowmix import Count, Flow, Policy, Sum

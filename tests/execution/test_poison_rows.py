@@ -20,19 +20,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipelines.errors import BatchError, ChangeoverError, DiskFullError
-from pipelines.execution.batch import driver_windows as windows_module
 from pipelines.execution.batch import poison as poison_module
+from pipelines.execution.batch import windows_change
 from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows, skip
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
 from pipelines.execution.batch.stream_batch import Shared
+from pipelines.execution.batch.windows_change import WindowsChange
 from pipelines.execution.checkpoint import keeps as keeps_module
 from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint, Epoch, write_json
 from pipelines.execution.checkpoint.keeps import Keeps
 from pipelines.execution.checkpoint.replay_records import Record, Records, app_id, put_in_since
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
-from pipelines.execution.checkpoint.window_files import Begun, StateRef, state_files
+from pipelines.execution.checkpoint.window_begin import Begun, StateRef, state_files
 from pipelines.execution.protocol.coordinator import GONE, AttemptRecord, Batch, BatchState, Coordinator
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.replays.selection import NUMBER, completed
@@ -780,10 +781,11 @@ def test_windows_are_not_taken_over_in_front_of_a_batch_that_is_to_be_left_out(
     skip(query.lake, query.topology, 1)
     former = SimpleNamespace(checkpoint=Checkpoint("shop", query.lake.checkpoint_path("shop", "words__1")))
     former.check_tables = lambda: None
-    monkeypatch.setattr(windows_module.ChannelWindows, "of", lambda _: former)
-    monkeypatch.setattr(windows_module, "is_elsewhere", lambda *_: True)
-    windows: Any = DriverWindows.__new__(DriverWindows)
+    monkeypatch.setattr(windows_change.ChannelWindows, "of", lambda _: former)
+    monkeypatch.setattr(windows_change, "is_elsewhere", lambda *_: True)
+    windows: Any = WindowsChange.__new__(WindowsChange)
     windows._files, windows._group = state_files(query.checkpoint.folder), query.poison._group
+    windows._windows = SimpleNamespace(refuse_claims=lambda: None)
     for _ in range(2):
         with pytest.raises(ChangeoverError, match="batch 1 was skipped"):
             windows.take_over(query.checkpoint, 1.0, lambda: None)
@@ -850,19 +852,20 @@ def taking_over(query: Query, monkeypatch: pytest.MonkeyPatch) -> Any:
     former = SimpleNamespace(checkpoint=Checkpoint("shop", query.lake.checkpoint_path("shop", "words__1")))
     former.check_tables = former.put_aside = lambda: None
     former.read = lambda _: SimpleNamespace(states=(), clocks={})
-    monkeypatch.setattr(windows_module.ChannelWindows, "of", lambda _: former)
-    monkeypatch.setattr(windows_module, "is_elsewhere", lambda *_: True)
-    monkeypatch.setattr(windows_module, "check_fields", lambda *_, **__: None)
-    windows: Any = DriverWindows.__new__(DriverWindows)
-    windows._files, windows._group = state_files(query.checkpoint.folder), query.poison._group
-    windows._group.lake, windows._stages, windows._version = query.lake, [], "2"
-    windows._fitting = lambda states: (states, None)
-    windows._states = SimpleNamespace(
+    monkeypatch.setattr(windows_change.ChannelWindows, "of", lambda _: former)
+    monkeypatch.setattr(windows_change, "is_elsewhere", lambda *_: True)
+    monkeypatch.setattr(windows_change, "check_fields", lambda *_, **__: None)
+    own: Any = DriverWindows.__new__(DriverWindows)
+    own.files, own.group = state_files(query.checkpoint.folder), query.poison._group
+    own.group.lake, own.stages, own.version = query.lake, [], "2"
+    own.states = SimpleNamespace(
         begin=lambda *_: None,
         left_by=lambda _: (False, "1"),
         kept_of=lambda *_: SimpleNamespace(states=(), empty=()),
-        waiting=WaitingRows(windows._files),
+        waiting=WaitingRows(own.files),
     )
+    windows: Any = WindowsChange(own)
+    windows._fitting = lambda states: (states, None)
     return windows
 
 

@@ -22,7 +22,7 @@ from pipelines.execution.batch.quarantine import (
     rows_of,
 )
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_files import state_files
+from pipelines.execution.checkpoint.window_begin import state_files
 from pipelines.execution.runners.epochs import Epochs
 from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches
@@ -231,7 +231,7 @@ def test_nor_does_it_remove_the_state_of_the_windows_of_the_next_one(tmp_path: P
     late = Epochs.__new__(Epochs)
     late._checkpoint = Lost("shop", tmp_path)
     late._windows = DriverWindows.__new__(DriverWindows)
-    late._windows._files = files = state_files(tmp_path)
+    late._windows.files = files = state_files(tmp_path)
     for name in ("a", "b", "c", "d"):
         files.write(name, b"")
     with pytest.raises(LeaseLostError):

@@ -18,7 +18,8 @@ from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.waiting_rows import WaitingRows
-from pipelines.execution.checkpoint.window_files import WindowFiles, state_files
+from pipelines.execution.checkpoint.window_begin import state_files
+from pipelines.execution.checkpoint.window_files import WindowFiles
 from pipelines.flowmix import Flow, Policy, Sum
 from pipelines.places.lease import LeaseLostError
 from pipelines.sources import FixedBatches

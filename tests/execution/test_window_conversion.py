@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import StateSchemaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError
+from pipelines.execution.checkpoint.window_begin import Begun, WindowPlaceError
+from pipelines.execution.checkpoint.window_files import WindowFiles
 from pipelines.execution.checkpoint.window_state import WindowFieldError
 from pipelines.execution.verify import verify
 from pipelines.flowmix import Count, Flow, Policy, Sum

@@ -21,19 +21,16 @@ from pipelines.errors import NotTextError
 from pipelines.execution.checkpoint import window_files
 from pipelines.execution.checkpoint.belonging import Named, named_by
 from pipelines.execution.checkpoint.waiting_rows import Waiting, WaitingRows
-from pipelines.execution.checkpoint.window_files import (
+from pipelines.execution.checkpoint.window_begin import (
     Begun,
-    Definition,
     StateFolder,
     StateRef,
-    WindowFailure,
-    WindowFiles,
     WindowPlaceError,
     WindowStateError,
     end_all,
     ended_in,
-    outputs_in,
 )
+from pipelines.execution.checkpoint.window_files import Definition, WindowFailure, WindowFiles, outputs_in
 from pipelines.graph import events as ev
 from pipelines.state.record import BatchRecord
 from pipelines.windows import buffer
@@ -333,6 +330,33 @@ def test_a_note_that_is_taken_back_is_off_the_disk(tmp_path: Path, monkeypatch: 
     synced.clear()
     waiting.release(3, None)
     assert not synced, "nothing is there to be taken back"
+
+
+@pytest.mark.parametrize("how", ["released", "taken back"])
+def test_a_note_that_a_process_took_back_that_died_behind_that_is_off_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    folder, checkpoint = tmp_path / "windows", SimpleNamespace(still_held=lambda: None)
+    died = WaitingRows(StateFolder(folder))
+    died.release(3, Waiting("2-x", 19, 0, None))
+    with monkeypatch.context() as patched:
+        patched.setattr(StateFolder, "settle", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            died.release(3, None)
+    assert list(folder.iterdir()) == []
+    settled: list[list[Path]] = []
+    monkeypatch.setattr(StateFolder, "settle", lambda _: settled.append(list(folder.iterdir())))
+    waiting = WaitingRows(StateFolder(folder))
+    for _ in range(2):
+        if how == "released":
+            waiting.release(3, None)
+        else:
+            waiting.take_back(3, checkpoint)  # type: ignore[arg-type]
+    assert settled == [[]], "once a start"
+
+
+def _dies(_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_windows_that_end_again_are_ended_with_what_they_hold_now(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import BoundedBesideStreamError, DefinitionError, FlowError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import driver_windows
 from pipelines.execution.checkpoint.belonging import named_by
-from pipelines.execution.checkpoint.window_files import StateFolder, WindowPlaceError, WindowStateError
+from pipelines.execution.checkpoint.window_begin import StateFolder, WindowPlaceError, WindowStateError
 from pipelines.execution.checkpoint.window_state import WindowFieldError
 from pipelines.execution.replays.selection import ReplayError
 from pipelines.execution.verify import damages, verify

@@ -20,8 +20,9 @@ from deltalake import DeltaTable
 
 from pipelines import Lake, Runtime
 from pipelines.errors import TrideltaError
-from pipelines.execution.batch import driver_windows
-from pipelines.execution.checkpoint.window_files import StateFiles, WindowPlaceError
+from pipelines.execution.batch import driver_windows, windows_change
+from pipelines.execution.checkpoint import window_begin
+from pipelines.execution.checkpoint.window_begin import StateFiles, WindowPlaceError
 from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.flow import BATCH
 from pipelines.graph import nodes
@@ -112,10 +113,13 @@ class Drawn:
         """A catch-up in a life of its own."""
         witness = Witness(kill, moments=(*MOMENTS, *FILES_OF_STATE))
         runtime = Runtime(self.spark, Lake(self.lake.root), listeners=[witness], max_attempts=ATTEMPTS)
-        whole = driver_windows.state_files
+        whole = window_begin.state_files
         told = lambda checkpoint: _ToldFiles(whole(checkpoint), witness)  # noqa: E731 - as long as its name
         try:
-            with mock.patch.object(driver_windows, "state_files", told):
+            with (
+                mock.patch.object(driver_windows, "state_files", told),
+                mock.patch.object(windows_change, "state_files", told),
+            ):
                 runtime.catch_up(self.topology, max_batches=max_batches)
         except (Exception, Killed) as error:
             return error

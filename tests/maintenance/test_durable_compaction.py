@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from pipelines.execution.checkpoint.durable import sync_rest
 from pipelines.maintenance import compact, retention
 from pipelines.state import writer
+from pipelines.state.delta_log import adds
 from pipelines.state.lake import Lake
 from pipelines.state.maintenance_commits import PLAIN_NAMES
+from pipelines.state.record import BATCH
 from tests.maintenance.small_state import FLOW, SmallState
 
 
@@ -69,9 +72,12 @@ def test_a_log_goes_once_the_checkpoint_that_replaces_it_is_on_the_disk(
     assert state.scanned() == state.expected()
 
 
+@pytest.mark.parametrize("behind", ["nothing", "a slice", "two slices"])
 def test_what_a_compaction_that_was_killed_has_committed_is_asked_for_by_the_next_one(
-    state: SmallState, monkeypatch: pytest.MonkeyPatch
+    state: SmallState, monkeypatch: pytest.MonkeyPatch, behind: str
 ) -> None:
+    """Also where a slice came behind it, which asks for its own commit alone."""
+
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -79,11 +85,28 @@ def test_what_a_compaction_that_was_killed_has_committed_is_asked_for_by_the_nex
         meanwhile.setattr(retention, "checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             compact(None, state.lake, FLOW, retention_hours=0)
-    folded = {f"{version:020d}.json" for version in range(3, state.table.version() + 1)}
+    last = [commit.version for commit in state.table.history() if commit.kind == BATCH][-1]
+    versions = range(last + 1, state.table.version() + 1)
+    commits = {f"{version:020d}.json" for version in versions}
+    files = {Path(add["path"]).name for version in versions for add in adds(state.table.path, version)}
+    assert commits
+    assert files
+    for n in range({"nothing": 0, "a slice": 1, "two slices": 2}[behind]):
+        state.replace("e", [("e", "b", 0, n)])
     asked = Asked(monkeypatch)
-    compact(None, state.lake, FLOW, retention_hours=0)
-    assert folded
-    assert folded <= {name for what, name in asked.order if what == "asked"}
+    compact(None, state.lake, FLOW, retention_hours=0, open_generations=1)
+    assert commits | files <= {name for what, name in asked.order if what == "asked"}
+
+
+def test_batches_slices_and_replays_of_long_ago_are_asked_for_by_themselves_alone(
+    state: SmallState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of a week has a hundred thousand of them."""
+    asked = Asked(monkeypatch)
+    sync_rest(state.table, state.lake.folder)
+    own = [commit.version for commit in state.table.history() if commit.kind == BATCH]
+    names = {name for _, name in asked.order if name.endswith(".json")}
+    assert [version for version in own if f"{version:020d}.json" in names] == own[-1:]
 
 
 def test_the_property_that_a_table_of_an_earlier_release_gets_is_on_the_disk(

@@ -38,7 +38,8 @@ class Reader(Task):
         _, query = deployed.queries_of(flow)
         nothing: Any = SimpleNamespace()
         super().__init__(nothing, flow, query, deployed.load(flow, root))
-        for spout in self._spouts:
+        self._starting.made_ready = self._made_ready  # type: ignore[method-assign]
+        for spout in self._starting._spouts:
             for name in spout.reads:
                 log = on_disk(self.lake.channel_path(name)) / "_delta_log"
                 log.mkdir(parents=True)
@@ -55,9 +56,13 @@ class Reader(Task):
         with suppress(InterruptedError):
             self._live()
 
-    def _made_ready(self, checkpoint: Checkpoint) -> str:
+    def _made_ready(self, checkpoint: Checkpoint, on_fresh: str | None) -> str:
         self.began = True
         raise InterruptedError
+
+    def share(self, **things: object) -> None:
+        """Have these from its worker."""
+        vars(self._application).update(things)
 
     def waits(self, seconds: float) -> bool:
         """Return whether it still waits after some time."""
@@ -102,10 +107,7 @@ def test_a_lease_that_came_after_a_wait_is_no_failure(tmp_path: Path) -> None:
             raise answer
         return answer
 
-    application: Any = SimpleNamespace(
-        registry=SimpleNamespace(leases=SimpleNamespace(take=take)), holder="h", lease_seconds=1.0
-    )
-    task._application = application
+    task.share(registry=SimpleNamespace(leases=SimpleNamespace(take=take)), holder="h", lease_seconds=1.0)
     task._leaving.set()
     task._take_lease()
     assert str(task.figures.last_error).startswith('LeaseHeldError: lease "task:f/q": another holds it')
@@ -126,9 +128,7 @@ def test_rows_of_windows_in_the_batch_are_those_behind_the_last_batch(tmp_path: 
 def test_a_failure_begins_with_its_class(tmp_path: Path) -> None:
     """The handbook is searched for it."""
     task, told = Reader(tmp_path, REFUSE), list[dict[str, Any]]()
-    registry = SimpleNamespace(tell=lambda _, what, detail: told.append({"event": what} | detail))
-    application: Any = SimpleNamespace(registry=registry)
-    task._application = application
+    task.share(registry=SimpleNamespace(tell=lambda _, what, detail: told.append({"event": what} | detail)))
     task.want(wanted=False)
     error = PoisonBatchError("f", 2, 3, "no", "quarantine/f", stream="s")
     task._failed(error)
@@ -149,14 +149,14 @@ def test_it_waits_until_other_queries_have_made_the_tables_that_it_reads(tmp_pat
         return group.ready
 
     group.prepare = prepare
-    task._application = SimpleNamespace(preparing=Lock())  # type: ignore[assignment]
+    task.share(preparing=Lock())
     task.want(wanted=wanted)
-    task._wait_for_states(group)
+    task._starting.wait_for_states(group)
     assert asked == [True, True] * wanted
 
 
 def test_one_that_waits_for_long_shows_for_which_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.nimbus.processes.task._QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("pipelines.nimbus.processes.starting._QUIET_SECONDS", 0.0)
     task, shown = Reader(tmp_path, REFUSE), list[str | None]()
     group: Any = SimpleNamespace(ready=False, waits_in_vain=False, awaited=("a", "b"))
 
@@ -165,8 +165,8 @@ def test_one_that_waits_for_long_shows_for_which_tables(tmp_path: Path, monkeypa
         group.ready = len(shown) == 2
 
     group.prepare = prepare
-    task._application = SimpleNamespace(preparing=Lock())  # type: ignore[assignment]
-    task._wait_for_states(group)
+    task.share(preparing=Lock())
+    task._starting.wait_for_states(group)
     assert shown == [None, "waits for the tables of a, b"]
     assert task.figures.last_error is None
 
@@ -178,6 +178,8 @@ def test_queries_that_wait_for_each_other_say_so(tmp_path: Path) -> None:
         assert not wait
         raise UnknownStateError("b", (), "lake")
 
-    task._application = SimpleNamespace(preparing=Lock())  # type: ignore[assignment]
+    task.share(preparing=Lock())
     with pytest.raises(UnknownStateError):
-        task._wait_for_states(SimpleNamespace(ready=False, waits_in_vain=True, awaited=("b",), prepare=prepare))  # type: ignore[arg-type]
+        task._starting.wait_for_states(
+            SimpleNamespace(ready=False, waits_in_vain=True, awaited=("b",), prepare=prepare)
+        )  # type: ignore[arg-type]

@@ -83,10 +83,12 @@ class Failing(Reader):
         self.streaming = Query()
         self.runner = Runner(self.checkpoint, self.streaming)
         registry: Any = SimpleNamespace(tell=self._tell)
-        self._application = SimpleNamespace(preparing=threading.Lock(), registry=registry, spark=None)  # type: ignore[assignment]
-        monkeypatch.setattr(self, "_made_ready", lambda _: REFUSE)
-        monkeypatch.setattr(self, "_group", lambda *_, **__: SimpleNamespace(ready=True, topology=None, name="s__1"))
-        monkeypatch.setattr(self, "_runner", lambda *_: self.runner)
+        self.share(preparing=threading.Lock(), registry=registry, spark=None)
+        self.lease = SimpleNamespace()  # type: ignore[assignment]
+        starting, group = self._starting, SimpleNamespace(ready=True, topology=None, name="s__1")
+        monkeypatch.setattr(starting, "made_ready", lambda *_: REFUSE)
+        monkeypatch.setattr(starting, "group", lambda *_, **__: group)
+        monkeypatch.setattr(starting, "runner", lambda *_: self.runner)
         monkeypatch.setattr("pipelines.nimbus.processes.task.lineage_run", lambda *_: _Nothing())
         monkeypatch.setattr(self.figures, "look", lambda *_: None)
         self.failure: Exception | None = None
@@ -132,7 +134,7 @@ def ahead_fails(task: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one_batch_fails(task: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
     task.runner.fails = SILENT
-    task.query = replace(task.query, partitions=4)
+    task._starting._query = replace(task.query, partitions=4)
     monkeypatch.setattr(Checkpoint, "has_state", True)
     monkeypatch.setattr(repartition, "partitions_of", lambda _: 2)
     monkeypatch.setattr(repartition, "repartition", unfinished)
@@ -212,11 +214,11 @@ def test_a_folder_that_cannot_be_looked_at_ends_no_query(tmp_path: Path, monkeyp
 def test_a_query_commits_nothing_under_a_lease_that_its_task_has_given_back(task: Failing, tmp_path: Path) -> None:
     leases = Leases(Store.migrated(f"sqlite:///{tmp_path}/other.db"))
     lease = task.lease = leases.take("task:f/q", "h", 60.0)
-    task._application = SimpleNamespace(registry=SimpleNamespace(leases=leases))  # type: ignore[assignment]
-    task._guard(lease, "committing", "sums", 1)
+    task.share(registry=SimpleNamespace(leases=leases))
+    task._starting._guard(lease, "committing", "sums", 1)
     task._release()
     with pytest.raises(RegistryLeaseLostError):
-        task._guard(lease, "committing", "sums", 1)
+        task._starting._guard(lease, "committing", "sums", 1)
 
 
 @pytest.mark.parametrize("wanted", [False, True])
@@ -232,7 +234,8 @@ def test_a_lease_that_cannot_be_taken_is_tried_after_a_pause(
         raise SILENT
 
     registry = SimpleNamespace(tell=task._tell, leases=SimpleNamespace(take=take))
-    task._application = SimpleNamespace(registry=registry, holder="h", lease_seconds=1.0)  # type: ignore[assignment]
+    task.share(registry=registry, holder="h", lease_seconds=1.0)
+    task.lease = None
     monkeypatch.setattr(task, "run", lambda: Task.run(task))
     task.want(wanted=wanted)
     task.start()

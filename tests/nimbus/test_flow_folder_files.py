@@ -547,7 +547,11 @@ def test_a_change_whose_answer_was_cut_off_is_rolled_back_too(streams: Deployed,
         assert streams.news() == [("roll back", "first", 1)]
 
 
-def test_a_roll_back_whose_answer_was_cut_off_is_no_change(streams: Deployed, flows: Path) -> None:
+def test_a_roll_back_whose_answer_was_cut_off_is_told_and_waits_as_any(
+    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(flow_folder.time, "monotonic", lambda: now[0])
     folder = watched(streams, flows)
     write(flows, "a.yaml", "first")
     folder.look()
@@ -556,11 +560,38 @@ def test_a_roll_back_whose_answer_was_cut_off_is_no_change(streams: Deployed, fl
     cut_off(streams, "roll_back")
     with pytest.raises(RegistryError):
         folder.look()
+    assert [verb for verb, *_ in streams.news()] == ["submit", "update", "roll back"]
+    happened = [one for _ in range(3) for one in folder.look()]
+    assert what(happened) == [("refused", "first"), ("started", "first")]
+    assert "there is nothing at in" in happened[0].reason
+    assert streams.news() == []
+    # The file still says so: it is tried again, later.
+    now[0] += 10.1
+    assert what(folder.look()) == [("changed", "first")]
+    assert streams.news() == [("update", "first", "filter v > 5")]
+
+
+def test_a_roll_back_that_was_cut_off_is_not_undone_for_what_was_said_against_the_change(
+    streams: Deployed, flows: Path
+) -> None:
+    """What the registry has against a flow is taken back by the worker that loads the former version, and not at once."""
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    streams.comes_up, streams.fails = "starting", ["", ""]
+    folder.look()
+    streams.flows["first"] = replace(streams.flows["first"], problem="cannot be loaded")
+    cut_off(streams, "roll_back")
+    with pytest.raises(RegistryError):
+        folder.look()
+    streams.flows["first"] = replace(streams.flows["first"], problem="cannot be loaded")
     streams.news()
-    # The file still says so: it is tried again.
-    streams.fails = [MissingPathError("s", "in")]
-    assert what(folder.look() + folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
-    assert streams.news() == [("update", "first", "filter v > 5"), ("roll back", "first", 1)]
+    assert what([one for _ in range(3) for one in folder.look()]) == [("refused", "first")]
+    streams.lives("first")
+    assert what(folder.look()) == [("started", "first")]
+    assert streams.news() == []
+    assert streams.version("first") == 3
 
 
 class Keeper:

@@ -15,11 +15,13 @@ from pipelines import Lake
 from pipelines.execution.checkpoint import changeover
 from pipelines.execution.checkpoint.ownership import _LEASED
 from pipelines.nimbus.deployed import WATCHED
-from pipelines.nimbus.errors import RegistryLeaseLostError
+from pipelines.nimbus.errors import RegistryError, RegistryLeaseLostError
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.processes.former import FormerQuery, FormerVersion
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.processes.task import Application, Task
+from pipelines.nimbus.processes.starting import Application
+from pipelines.nimbus.processes.task import Task
+from pipelines.nimbus.processes.windows_history import EVENTS_WAIT
 from pipelines.nimbus.processes.worker import WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Placing
@@ -82,8 +84,8 @@ class Worker:
             self.reads(task)
             return
         task.ran = True
-        while task._wanted.is_set():
-            task._unwanted.wait(0.1)
+        while task._asked.wanted.is_set():
+            task._asked.unwanted.wait(0.1)
 
     def write(self, windows: str, **settings: Any) -> int:
         """Deploy the flow. Returns its version."""
@@ -150,7 +152,7 @@ def test_it_reads_under_leases_that_are_renewed_and_the_new_tasks_beat(worker: W
         beaten.append((beat.beat_at > begun + LEASE, beat.figures["version"]))
         names.append(held(worker, "f/s", "f/s__1"))
         assert query.lease is not None
-        query._guard(query.lease, "committing", "sums", 1)
+        query._starting._guard(query.lease, "committing", "sums", 1)
 
     worker.reads = reads
     worker.change()
@@ -159,6 +161,35 @@ def test_it_reads_under_leases_that_are_renewed_and_the_new_tasks_beat(worker: W
     assert beaten == [(True, 2)] * 2
     # Of what the new version has no more.
     assert held(worker, "f/s__1") == [None]
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_events_that_wait_in_windows_that_are_gone_are_told_once_the_registry_answers(
+    worker: Worker, silent: int
+) -> None:
+    """They are counted once: the version before is gone then. The start tells what is left, or the end of its task."""
+    registry, refused = worker.process._registry, [RegistryError("postgresql://x", "does not answer")] * silent
+    tell = registry.tell
+
+    def blip(flow: Any, event: str, *given: Any, **options: Any) -> None:
+        if event == EVENTS_WAIT and refused:
+            raise refused.pop()
+        tell(flow, event, *given, **options)
+
+    def told() -> list[tuple[int, Any]]:
+        lines = worker.nimbus.history("f")
+        return [(line.version, line.detail["reason"]) for line in lines if line.event == EVENTS_WAIT]
+
+    worker._patch.setattr(registry, "tell", blip)
+    worker._patch.setattr(changeover.Changeover, "left_waiting", lambda *_: {"s__1": 3})
+    worker.change()
+    (task,) = worker.process._tasks.values()
+    if silent:
+        assert told() == []
+        task._starting.windows.try_to_tell()
+    task.leave()
+    task.join(10)
+    assert told() == [(2, "3 event(s) wait for the clock in the windows of s__1, which the flow has no more")]
 
 
 def test_a_query_that_has_lost_its_lease_commits_nothing(worker: Worker) -> None:
@@ -170,7 +201,7 @@ def test_a_query_that_has_lost_its_lease_commits_nothing(worker: Worker) -> None
         worker.process._former.clear()
         worker.leases.release(query.lease)
         with pytest.raises(RegistryLeaseLostError) as lost:
-            query._guard(query.lease, "committing", "sums", 1)
+            query._starting._guard(query.lease, "committing", "sums", 1)
         found.append(query.query.group)
         raise lost.value
 
@@ -194,8 +225,8 @@ def test_another_worker_that_has_a_query_keeps_it(worker: Worker) -> None:
 def test_a_worker_that_is_to_end_does_not_read_on(worker: Worker) -> None:
     def reads(query: FormerQuery) -> None:
         worker.process.ending.set()
-        while query._wanted.is_set():
-            query._unwanted.wait(0.1)
+        while query.wanted:
+            query._asked.unwanted.wait(0.1)
 
     worker.reads = reads
     worker.write("batch")
@@ -208,9 +239,9 @@ def test_a_checkpoint_that_was_lost_is_not_read_from_its_start(worker: Worker) -
     version = worker.write("channels", on_fresh_checkpoint="continue")
     worker.until(lambda: (False, "s", version) in worker.ran)
     found = []
-    worker.reads = lambda query: found.append((query._on_fresh("refuse"), query._trigger, query.query.partitions))
+    worker.reads = lambda query: found.append((query._on_fresh, query._trigger, query.query.partitions))
     worker.change()
-    assert found == [("refuse", None, None)] * 2
+    assert found == [(None, None, None)] * 2
 
 
 class Hangs:
@@ -231,11 +262,11 @@ class Hangs:
     def __call__(self, query: FormerQuery) -> None:
         self.query = query
         query._running = SimpleNamespace(stopping=SimpleNamespace(forced=self.forced))  # type: ignore[assignment]
-        query._begun = True
+        query._asked._begun = True
         query._streaming = SimpleNamespace(isActive=True, stop=lambda: self.over.wait(30))  # type: ignore[assignment]
         self.begun.set()
         self.over.wait(30)
-        query._running, query._streaming, query._begun = None, None, False
+        query._running, query._streaming, query._asked._begun = None, None, False
 
 
 @pytest.fixture

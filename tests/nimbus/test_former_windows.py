@@ -17,7 +17,7 @@ from pipelines import Lake
 from pipelines.execution.checkpoint.engine_files import CONTINUE
 from pipelines.nimbus import deployed
 from pipelines.nimbus.nimbus import Nimbus
-from pipelines.nimbus.processes import task as task_module
+from pipelines.nimbus.processes import starting as starting_module
 from pipelines.nimbus.processes.task import Task
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -60,8 +60,9 @@ class Deployed:
         )
         task = Task(application, flow, deployed.queries_of(flow)[0], deployed.load(flow, self._root))
         task.lease, task._trigger = SimpleNamespace(), None  # type: ignore[assignment]
-        task.query = SimpleNamespace(group="s", partitions=None, inputs=())  # type: ignore[assignment]
-        task._guard = lambda lease, moment, state, txid: self.guard(state) if moment == "committing" else None  # type: ignore[method-assign]
+        task._on_fresh = CONTINUE
+        task._starting._query = SimpleNamespace(group="s", partitions=None, inputs=())  # type: ignore[assignment]
+        task._starting._guard = lambda lease, moment, state, txid: self.guard(state) if moment == "committing" else None  # type: ignore[method-assign]
         task.want(wanted=True)
         return task
 
@@ -71,8 +72,7 @@ class Deployed:
 
 @pytest.fixture
 def flow(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployed:
-    monkeypatch.setattr(task_module, "FencedAttempts", lambda own, *_: own)
-    monkeypatch.setattr(Task, "_on_fresh", lambda *_: CONTINUE)
+    monkeypatch.setattr(starting_module, "FencedAttempts", lambda own, *_: own)
     return Deployed(spark, tmp_path)
 
 

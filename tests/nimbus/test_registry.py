@@ -17,7 +17,7 @@ from pipelines.nimbus.errors import (
     SubmitError,
     VersionError,
 )
-from pipelines.nimbus.processes.task import FencedAttempts
+from pipelines.nimbus.processes.starting import FencedAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Beat, Places, Placing, dead_of

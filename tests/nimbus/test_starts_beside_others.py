@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +24,11 @@ from pipelines.execution.runners.stopping import Stopping
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 from pipelines.maintenance import repartition
 from pipelines.maintenance.repartition import UnfinishedBatchError
+from pipelines.nimbus.processes import starting as starting_module
 from pipelines.nimbus.processes import task as task_module
 from pipelines.nimbus.processes.former import FormerQuery
-from pipelines.nimbus.processes.task import Task, UnwantedError
+from pipelines.nimbus.processes.starting import Starting as StartOfQuery
+from pipelines.nimbus.processes.starting import UnwantedError
 from pipelines.places.location import on_disk
 from tests.nimbus.test_failed_tasks import SILENT, Failing, Query, Runner
 
@@ -61,11 +64,11 @@ def rewritten(task: Starting, monkeypatch: pytest.MonkeyPatch) -> tuple[list[flo
             raise answer
         return answer
 
-    task.query = replace(task.query, partitions=4)
+    task._starting._query = replace(task.query, partitions=4)
     monkeypatch.setattr(Checkpoint, "has_state", True)
     monkeypatch.setattr(repartition, "partitions_of", lambda _: 2)
     monkeypatch.setattr(repartition, "repartition", answer)
-    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(starting_module, "LOCK_WAIT_SECONDS", 0.2)
     return waits, answers
 
 
@@ -91,12 +94,12 @@ def test_one_that_is_wanted_no_more_does_not_wait_for_a_start_that_hangs(task: S
     assert not task.checkpoint.is_running()
 
 
-@pytest.mark.parametrize("where", ["_made_ready", "_group", "start"])
+@pytest.mark.parametrize("where", ["made_ready", "group", "start"])
 def test_a_start_that_hangs_counts_as_one_that_does_not_stop(
     task: Starting, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     hangs, over = threading.Event(), threading.Event()
-    owner = task.runner if where == "start" else task
+    owner = task.runner if where == "start" else task._starting
     goes_on = getattr(owner, where)
 
     def hang(*given: object, **named: object) -> object:
@@ -116,7 +119,7 @@ def test_a_start_that_hangs_counts_as_one_that_does_not_stop(
     ends(task)
     assert task.stopping_seconds == 0
     # Who has read it beside the end would take the next start for one that has not stopped since.
-    assert task._forced_at == 0
+    assert task._asked.forced_at == 0
     assert task.streaming.isActive is (where != "start")
 
 
@@ -181,7 +184,7 @@ def test_so_has_a_roll_back_of_a_half_made_one(
 
     if half_made:
         (on_disk(task.checkpoint.folder) / MARKER).write_text("{}")
-    monkeypatch.setattr(task, "_made_ready", lambda checkpoint: Task._made_ready(task, checkpoint))
+    monkeypatch.setattr(task._starting, "made_ready", partial(StartOfQuery.made_ready, task._starting))
     monkeypatch.setattr(repartition, "recover", hang)
     task.start()
     assert hangs.wait(20)
@@ -246,10 +249,10 @@ def test_behind_a_backfill_it_runs_with_the_partitions_that_it_has(
     task: Starting, rewritten: tuple[list[float], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[str]()
-    monkeypatch.setattr(task_module, "_REWRITE_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(starting_module, "_REWRITE_WAIT_SECONDS", 0.3)
     rewritten[1].append(LOCKED)
     group: Any = SimpleNamespace(ready=True, topology=None, name="s__1")
-    monkeypatch.setattr(task, "_group", lambda *_, **__: seen.append(task.figures.state) or group)
+    monkeypatch.setattr(task._starting, "group", lambda *_, **__: seen.append(task.figures.state) or group)
     task.figures.last_error = "before"
     task.start()
     runs(task)
@@ -276,7 +279,7 @@ def test_what_a_start_has_waited_for_is_gone_with_it(
 
 
 def test_so_are_the_tables_that_it_has_waited_for(task: Starting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(starting_module, "_QUIET_SECONDS", 0.0)
     hangs, prepared = threading.Event(), threading.Event()
 
     def prepare(*, wait: bool) -> None:
@@ -322,7 +325,7 @@ def held(task: Starting, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
         return start(**given)
 
     monkeypatch.setattr(task.runner, "start", answer)
-    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(starting_module, "LOCK_WAIT_SECONDS", 0.2)
     return errors
 
 
@@ -359,7 +362,7 @@ def test_so_is_the_one_batch_before_its_partitions_change(
 
 
 def test_one_that_is_held_up_can_leave(task: Starting, held: list[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 5.0)
+    monkeypatch.setattr(starting_module, "LOCK_WAIT_SECONDS", 5.0)
     held += [COMMITS] * 9
     task.start()
     assert task.waits(0.3)
@@ -384,7 +387,7 @@ def test_what_a_start_has_waited_for_before_it_is_held_up_does_not_count(
     task: Starting, rewritten: tuple[list[float], list[Any]], held: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has waited ten minutes for other partitions beside a long compaction, and runs with those that it has."""
-    monkeypatch.setattr(task_module, "_REWRITE_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(starting_module, "_REWRITE_WAIT_SECONDS", 1.0)
     monkeypatch.setattr(task_module, "_START_WAIT_SECONDS", 1.0)
     rewritten[1].append(LOCKED)
     held += [COMMITS, COMMITS]
@@ -469,8 +472,8 @@ def changing(task: Starting, monkeypatch: pytest.MonkeyPatch, outcome: Exception
     def runner(*_: object) -> Runner:
         return runners.pop() if runners else Changing(task, None, changes=False)
 
-    monkeypatch.setattr(task, "_runner", runner)
-    monkeypatch.setattr(task_module, "_LOCK_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(task._starting, "runner", runner)
+    monkeypatch.setattr(starting_module, "LOCK_WAIT_SECONDS", 0.2)
 
 
 def test_what_a_start_has_made_of_windows_is_told_once_also_where_it_is_held_up_behind_that(
@@ -581,9 +584,9 @@ def test_a_deployed_start_waits_for_seconds_and_its_batches_for_minutes(
 ) -> None:
     made = list[StreamOptions]()
     monkeypatch.setattr(stream, "StreamRunner", lambda group, checkpoint, options: made.append(options))
-    task.lease = SimpleNamespace()  # type: ignore[assignment]
-    task._application = SimpleNamespace(store=None, registry=SimpleNamespace(leases=None), admission=None)  # type: ignore[assignment]
-    Task._runner(task, task.checkpoint, None)  # type: ignore[arg-type]
+    task.share(store=None, registry=SimpleNamespace(leases=None), admission=None)
+    nothing: Any = None
+    StartOfQuery.runner(task._starting, task.checkpoint, nothing, nothing, print)
     assert made[0].start_wait <= 5
     assert made[0].lock_wait_seconds == 600
 
@@ -609,8 +612,8 @@ def test_a_start_waits_as_long_as_it_is_told(
     monkeypatch.setattr(stream, "end_windows", lambda _, *given: note(*given))
     runner = StreamRunner(group, task.checkpoint, StreamOptions(start_wait_seconds=given, version="1"))
     runner._change_windows(lambda: None)
-    windows: Any = SimpleNamespace(take_over=note, change=note)
-    runner._windows = windows
+    runner._windows = SimpleNamespace()  # type: ignore[assignment]
+    monkeypatch.setattr(stream, "WindowsChange", lambda _: SimpleNamespace(take_over=note, change=note))
     runner._change_windows(lambda: None)
     monkeypatch.setattr(runner, "read_ahead", lambda _: True)
     monkeypatch.setattr(runner, "_change_windows", _stop)
@@ -621,7 +624,7 @@ def test_a_start_waits_as_long_as_it_is_told(
 
 def _unwanted(task: Starting, group: Any) -> None:
     with pytest.raises(UnwantedError):
-        task._wait_for_states(group)
+        task._starting.wait_for_states(group)
 
 
 def _stop(_: object) -> None:

@@ -36,7 +36,7 @@ class Stuck(Reader):
     def __init__(self, root: Path) -> None:
         super().__init__(root, REFUSE)
         self.told, self.stops, self.over = list[str](), threading.Event(), threading.Event()
-        self._begun = True
+        self._asked._begun = True
         self._running: Any = SimpleNamespace(stopping=Stopping())
         self._streaming: Any = SimpleNamespace(isActive=True, stop=self._hang)
 
@@ -87,7 +87,7 @@ def test_a_query_that_has_ended_is_stopped_no_more(registry: Registry, worker: W
     _, flows = beside(registry, worker, stuck)
     worker._follow(flows)
     assert stuck.stopping_seconds > 0
-    stuck._begun = False
+    stuck._asked._begun = False
     assert stuck.stopping_seconds == 0
 
 
@@ -116,12 +116,13 @@ def test_a_batch_that_is_stopped_before_a_repartition_is_no_failure_and_not_begu
     )
     group = SimpleNamespace(ready=True)
     registry = SimpleNamespace(tell=lambda _, what, detail: told.append(what))
-    task._application = SimpleNamespace(preparing=threading.Lock(), registry=registry, spark=None)  # type: ignore[assignment]
-    task.query = replace(task.query, partitions=4)
+    task.share(preparing=threading.Lock(), registry=registry, spark=None)
+    task.lease = SimpleNamespace()  # type: ignore[assignment]
+    task._starting._query = replace(task.query, partitions=4)
     task.begin("s__1")
-    monkeypatch.setattr(task, "_made_ready", lambda _: REFUSE)
-    monkeypatch.setattr(task, "_group", lambda *_, **__: group)
-    monkeypatch.setattr(task, "_runner", lambda *_: runner)
+    monkeypatch.setattr(task._starting, "made_ready", lambda *_: REFUSE)
+    monkeypatch.setattr(task._starting, "group", lambda *_, **__: group)
+    monkeypatch.setattr(task._starting, "runner", lambda *_: runner)
     monkeypatch.setattr(Checkpoint, "has_state", True)
     monkeypatch.setattr(repartition, "partitions_of", lambda _: 2)
     monkeypatch.setattr(repartition, "repartition", unfinished)

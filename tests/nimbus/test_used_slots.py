@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.nimbus.processes.leader import UsedSlots
+from pipelines.nimbus.processes.application_plan import UsedSlots
 from pipelines.nimbus.registry.records import AssignmentRecord, SupervisorBeat, WorkerRecord
 
 HOSTS, PORTS = ("a", "b", "c"), (6900, 6901)

@@ -15,7 +15,7 @@ from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.checkpoint.belonging import Belonging, newest_epoch
 from pipelines.execution.checkpoint.changeover import Changeover, Query, left_reader
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import WindowPlaceError
+from pipelines.execution.checkpoint.window_begin import WindowPlaceError
 from pipelines.windows.array_kinds import OneByOne
 from pipelines.windows.arrays import WindowContent
 from pipelines.windows.bucket import NEVER, ArrayBucket, Bucket

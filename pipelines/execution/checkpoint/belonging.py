@@ -20,7 +20,8 @@ from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch
 from pipelines.execution.checkpoint.listed_files import other_files
 from pipelines.execution.checkpoint.replay_records import put_in_since
-from pipelines.execution.checkpoint.window_files import Begun, StateRef, outputs_in, state_files
+from pipelines.execution.checkpoint.window_begin import Begun, StateRef, state_files
+from pipelines.execution.checkpoint.window_files import outputs_in
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.places.location import path_below
 from pipelines.state.record import BATCH, SLICE

@@ -21,7 +21,7 @@ from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError, is_of, keep_named
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
+from pipelines.execution.checkpoint.window_begin import WindowPlaceError, ended_in, is_elsewhere, state_files
 from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes

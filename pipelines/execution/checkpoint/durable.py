@@ -8,7 +8,7 @@ anything of the batch is committed, and for the commits before the batch is clos
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,11 +56,17 @@ def _synced(path: Path) -> bool:
     return True
 
 
-def commit_files(table: StateTable, since: int) -> Iterator[Path]:
-    """Yield the files of a table's commits behind a version: data files, commits, and checkpoints of the log."""
+def commit_files(table: StateTable, since: int, left_out: Container[int] = ()) -> Iterator[Path]:
+    """Yield the files of a table's commits behind a version: data files, commits, and checkpoints of the log.
+
+    Args:
+        left_out: versions whose files are not wanted.
+    """
     path = on_disk(table.path)
     log = path / log_folder(path).name
     for version in range(since + 1, table.version() + 1):
+        if version in left_out:
+            continue
         yield from (on_disk(data_file(path, add["path"])) for add in adds(path, version))
         checkpoints = sorted(log.glob(f"{version:020d}.checkpoint*"))
         yield from checkpoints
@@ -74,15 +80,15 @@ def sync_table(table: StateTable, since: int, root: Path) -> None:
     sync(commit_files(table, since), root)
 
 
-def asked_up_to(table: StateTable) -> int:
-    """Return a version behind which commits, and what the log has for the last of them, may not be on the disk.
+def sync_rest(table: StateTable, root: Path) -> None:
+    """Have those of a table's commits on the disk for which nobody may have asked, however old.
 
-    Batches, slices and replays ask for their own before they count as done. A compaction that was killed has not asked for
-    what it committed, nor for the checkpoint that it wrote of the version before.
+    Batches, slices and replays ask for their own before they count as done; slices and replays for nothing else. A compaction
+    that was killed has not asked for what it committed, nor for the checkpoint that it wrote of the last version before.
     """
     records = table.history()
-    written = (commit.version for commit in reversed(records) if commit.kind in (BATCH, SLICE, REPLAY))
-    return next(written, records[0].version) - 1
+    own = [commit.version for commit in records if commit.kind in (BATCH, SLICE, REPLAY)]
+    sync(commit_files(table, records[0].version - 1, frozenset(own[:-1])), root)
 
 
 def sync_log_checkpoints(table: StateTable, root: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipelines.execution.checkpoint.engine_files import Checkpoint
-    from pipelines.execution.checkpoint.window_files import StateFiles
+    from pipelines.execution.checkpoint.window_begin import StateFiles
 
 _BLAMED: Final = "waiting-"
 _RELEASED: Final = "released-"
@@ -133,6 +133,8 @@ class WaitingRows:
         if self._released is None:
             named = [name for name in self._files.names() if name.startswith(_RELEASED) and _NAME.match(name)]
             read = {int(name.removeprefix(_RELEASED)): self._of(name) for name in named}
+            # A note that is gone may be gone in memory alone: who took it back may have died before it could ask for that.
+            self._files.settle()
             self._released = {txid: waiting for txid, waiting in read.items() if waiting is not None}
         return self._released
 

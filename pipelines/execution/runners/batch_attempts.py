@@ -28,7 +28,7 @@ from pipelines.execution.batch.position import Position
 from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.keeps import Keeps
-from pipelines.execution.checkpoint.window_files import WindowStateError
+from pipelines.execution.checkpoint.window_begin import WindowStateError
 from pipelines.execution.protocol.coordinator import GONE, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.protocol.failures import back_off, is_of_rows, lake_fault, missing_module, reason_of
 from pipelines.execution.report import BatchReport

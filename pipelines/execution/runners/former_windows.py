@@ -12,7 +12,7 @@ from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
-from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
+from pipelines.execution.checkpoint.window_begin import WindowPlaceError, ended_in, is_elsewhere, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.sessions import own_session
 
@@ -88,7 +88,7 @@ def _check(group: BatchGroup, before: TridentTopology) -> None:
     if group.windows and is_elsewhere(checkpoint, True):
         former = _former(before, group)
         if former.checkpoint.epoch is not None:
-            DriverWindows(group, checkpoint.folder).check_forms(former)
+            former.check_forms(DriverWindows(group, checkpoint.folder).stages)
 
 
 def _former(before: TridentTopology, group: BatchGroup) -> ChannelWindows:

@@ -16,11 +16,12 @@ from pyspark.sql import DataFrame
 
 from pipelines import logs
 from pipelines.errors import TrideltaError
-from pipelines.execution.batch.driver_windows import DriverWindows, check_place, end_windows
+from pipelines.execution.batch.driver_windows import DriverWindows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
 from pipelines.execution.batch.stream_batch import Shared
+from pipelines.execution.batch.windows_change import WindowsChange, check_place, end_windows
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
@@ -126,7 +127,7 @@ class StreamRunner:
         """
         self.read_ahead(lambda runner, query, _: runner.finish(query))
         if self._windows:
-            self._windows.take_over(self._checkpoint, self._start_wait, self._belonging.check)
+            WindowsChange(self._windows).take_over(self._checkpoint, self._start_wait, self._belonging.check)
         self._change_windows(partial(self._epochs.check, on_fresh))
         check_place(self._group, self._checkpoint)
         self._epoch = self._epochs.open(on_fresh)
@@ -175,7 +176,7 @@ class StreamRunner:
         """Go on with a changed definition of windows that run in the batch, where it was changed on purpose."""
         options, where = self._options, {"flow": self._group.topology.name, "group": self._group.name}
         if self._windows:
-            self.emptied_windows = self._windows.change(
+            self.emptied_windows = WindowsChange(self._windows).change(
                 self._checkpoint, self._start_wait, check, on_purpose=options.changed_windows
             )
             if self.emptied_windows:

@@ -13,7 +13,8 @@ import structlog
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import FormerVersionError, LeaseHeldError, RegistryLeaseLostError
-from pipelines.nimbus.processes.task import Application, Task
+from pipelines.nimbus.processes.starting import Application
+from pipelines.nimbus.processes.task import Task
 from pipelines.nimbus.registry.leases import Lease
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ class FormerQuery(Task):
         lease: Of the query. Whoever gives it keeps it renewed, and gives it back.
     """
 
-    _with_siblings = False
-
     def __init__(
         self,
         application: Application,
@@ -46,6 +45,9 @@ class FormerQuery(Task):
         super().__init__(application, former, replace(query, partitions=None), topology)
         self.lease = lease
         self._trigger = None
+        # Refused: with a checkpoint that was lost it would read its source from the start.
+        self._on_fresh = None
+        self._with_siblings = False
         self.error: Exception | None = None
         """What has stopped it."""
         self.want(wanted=True)
@@ -59,10 +61,6 @@ class FormerQuery(Task):
                     self._live()
             except Exception as error:
                 self.error = error
-
-    def _on_fresh(self, otherwise: str) -> str:
-        """Refuse: with a checkpoint that was lost it would read its source from the start."""
-        return otherwise
 
 
 class FormerVersion:

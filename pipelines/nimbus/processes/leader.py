@@ -7,85 +7,40 @@ a flow has. Placement is the planner's (Nimbus rules 5), an application at a tim
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from pipelines import logs
 from pipelines.causes import named, shortened
 from pipelines.errors import AssignmentError
-from pipelines.nimbus.deployed import (
-    agreeing,
-    application_of,
-    check_deployed,
-    component_id,
-    demand_of,
-    queries_of,
-)
+from pipelines.nimbus.deployed import agreeing, application_of, check_deployed, demand_of
 from pipelines.nimbus.errors import LeaseHeldError, NimbusError, RegistryError, RegistryLeaseLostError
 from pipelines.nimbus.placement.blacklist import Blacklist
-from pipelines.nimbus.placement.model import Assignment, Kind, Supervisor, Worker
+from pipelines.nimbus.placement.model import Kind, Supervisor
 from pipelines.nimbus.placement.planner import plan_assignment
+from pipelines.nimbus.processes.application_plan import (
+    Ids,
+    Look,
+    Plan,
+    Slot,
+    UsedSlots,
+    assignment_before,
+    avoided,
+    kind_due,
+    left_alone,
+    places_of,
+    resized,
+)
 from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Status, Transition
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import VERSIONS_A_FLOW, prune
-from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat, WorkerRecord
+from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.nimbus.status import ASSIGNED, DRAINED, STAYS, UNPLACED
-
-Slot = tuple[str, int]
-
-
-class UsedSlots:
-    """The slots in use, kept up to date in one round of the leader. Asking costs nothing for hosts where nothing has changed.
-
-    Args:
-        records: The assignments at the round's begin, by the flow's serial.
-        now: Seconds since 1970.
-    """
-
-    def __init__(self, beats: Sequence[SupervisorBeat], records: Mapping[int, AssignmentRecord], now: float) -> None:
-        self._beats, self._now = {beat.supervisor: beat for beat in beats}, now
-        self._of_flow = {
-            serial: frozenset((worker.supervisor, worker.port) for worker in record.workers)
-            for serial, record in records.items()
-        }
-        self._flows_in = Counter(slot for slots in self._of_flow.values() for slot in slots)
-        self._ports: dict[str, set[int]] = {}
-        for supervisor, port in self._flows_in:
-            self._ports.setdefault(supervisor, set()).add(port)
-        self._made: dict[str, Supervisor] = {}
-
-    def supervisors(self) -> list[Supervisor]:
-        """Return the supervisors in the planner's form, with the slots that all flows hold."""
-        for name in self._beats.keys() - self._made.keys():
-            self._made[name] = self._supervisor(self._beats[name])
-        return [self._made[name] for name in self._beats]
-
-    def place(self, serial: int, slots: Iterable[Slot]) -> None:
-        """Record that a flow holds these slots from now on, and no others."""
-        before, after = self._of_flow.get(serial, frozenset()), frozenset(slots)
-        self._of_flow[serial] = after
-        self._flows_in.update(after - before)
-        self._flows_in.subtract(before - after)
-        for supervisor, port in before ^ after:
-            ports = self._ports.setdefault(supervisor, set())
-            (ports.add if self._flows_in[supervisor, port] > 0 else ports.discard)(port)
-            self._made.pop(supervisor, None)
-
-    def _supervisor(self, beat: SupervisorBeat) -> Supervisor:
-        return Supervisor(
-            beat.supervisor,
-            beat.ports,
-            used=sorted(self._ports.get(beat.supervisor, ())),
-            host=beat.host,
-            silent_seconds=max(0.0, self._now - beat.beat_at),
-        )
-
 
 logger = logs.logger(__name__)
 
@@ -96,30 +51,6 @@ _EVENTS_A_FLOW = 1000
 _FIRED_AT_ONCE = _PLACED_AT_ONCE = 50
 """Flows that are written in one transaction: a commit costs as much as five flows, and nobody should wait long."""
 _DRAINS = (Status.REBALANCING, Status.KILLED)
-
-
-@dataclass(frozen=True)
-class _Look:
-    """The registry's contents as the leader sees them in one round.
-
-    Attributes:
-        flows: By application, those that need places.
-        application: That of each flow, killed ones too.
-        records: Assignments at the round's begin, by serial.
-        dead: Dead tasks by serial.
-        used: Slots, those that were given in this round too.
-    """
-
-    alive: frozenset[str]
-    flows: Mapping[str, list[DeployedFlow]]
-    application: Mapping[int, str]
-    records: Mapping[int, AssignmentRecord]
-    dead: Mapping[int, set[int]]
-    used: UsedSlots
-
-    def stays(self, flow: DeployedFlow) -> bool:
-        """Return whether a flow that is not placed now goes on in its place."""
-        return flow.serial in self.records and not self.dead[flow.serial]
 
 
 class Leader:
@@ -227,17 +158,14 @@ class Leader:
             hurried: The serials of those that have come due since.
         """
         fired: list[tuple[DeployedFlow, Transition]] = []
-        try:
+        with _unforeseen("not fired together") as errors:
             for _ in range(len(flows) // _FIRED_AT_ONCE + 1):
                 lease = self._renewed(lease)
                 some = self._registry.fire(most=_FIRED_AT_ONCE, under=lease)
                 fired += some
                 if len(some) < _FIRED_AT_ONCE:
                     break
-        except (RegistryError, RegistryLeaseLostError):
-            raise
-        except Exception:
-            logger.exception("not fired together")
+        if errors:
             for flow in flows:
                 due = flow.standing.due
                 # The others would cost a transaction each, with every round until that is mended.
@@ -249,16 +177,14 @@ class Leader:
         return bool(fired), lease
 
     def _fired_alone(self, flow: DeployedFlow, lease: Lease) -> list[tuple[DeployedFlow, Transition]]:
-        try:
-            return self._registry.fire(flow, under=lease)
-        except (RegistryError, RegistryLeaseLostError):
-            raise
-        except Exception as error:
-            logger.exception("not fired", flow=flow.name)
+        fired: list[tuple[DeployedFlow, Transition]] = []
+        with _unforeseen("not fired", flow=flow.name) as errors:
+            fired = self._registry.fire(flow, under=lease)
+        for error in errors:
             event = flow.standing.due.event if flow.standing.due else "nothing"
             # Not as a problem of placing, which goes with the next place.
-            self._registry.problem(flow, f"{event} fails: {_unforeseen(error)}", under=lease)
-            return []
+            self._registry.problem(flow, f"{event} fails: {_reason_of(error)}", under=lease)
+        return fired
 
     def _tidy(self) -> None:
         """Remove, once a day, what the registry need not keep. Without Dagster nobody else does it."""
@@ -287,7 +213,7 @@ class Leader:
         beats, records = self._places.beats_of_all(_DRAINS), self._places.assignments(_DRAINS)
         return [flow for flow in waiting if _has_drained(flow, beats.get(flow.serial, {}), records.get(flow.serial))]
 
-    def _look(self, flows: list[DeployedFlow], watching: bool, lease: Lease) -> _Look:
+    def _look(self, flows: list[DeployedFlow], watching: bool, lease: Lease) -> Look:
         supervisors = tuple(self._places.supervisors())
         now = self._clock()
         alive = frozenset(
@@ -316,7 +242,7 @@ class Leader:
             flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), kept, living)
             for flow in flows
         }
-        return _Look(alive, members, application, records, dead, UsedSlots(supervisors, records, now))
+        return Look(alive, members, application, records, dead, UsedSlots(supervisors, records, now))
 
     def _list_hosts(self, supervisors: Iterable[SupervisorBeat], alive: Container[str], lease: Lease) -> None:
         """Count which supervisors and slots are missing, and tell which hosts are left out from now on."""
@@ -371,18 +297,15 @@ class Leader:
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def _place_or_tell(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
+    def _place_or_tell(self, application: str, members: list[DeployedFlow], look: Look, lease: Lease) -> None:
         """Place an application. What nobody foresaw is the problem of its flows alone; the leader goes on with the others."""
-        try:
+        with _unforeseen("not placed", application=application) as errors:
             self._place(application, members, look, lease)
-        except (RegistryError, RegistryLeaseLostError):
-            raise
-        except Exception as error:
-            logger.exception("not placed", application=application)
+        for error in errors:
             for flow in members:
-                self._refuse(flow, _unforeseen(error), look.stays(flow), lease)
+                self._refuse(flow, _reason_of(error), look.stays(flow), lease)
 
-    def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
+    def _place(self, application: str, members: list[DeployedFlow], look: Look, lease: Lease) -> None:
         # Those that stand come first, and then who came first.
         in_order = sorted(members, key=lambda flow: (flow.serial not in look.records, flow.scratch, flow.serial))
         agreed, refused = agreeing(in_order)
@@ -392,9 +315,9 @@ class Leader:
                 recovered = self._recover(application, [flow], look)
                 self._refuse(flow, named(refused[flow.serial]), flow in recovered or look.stays(flow), lease)
 
-    def _place_agreed(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
+    def _place_agreed(self, application: str, members: list[DeployedFlow], look: Look, lease: Lease) -> None:
         """Place the flows that can share an application."""
-        kind = self._kind(members, look)
+        kind = kind_due(members, look)
         if kind is None:
             for flow in members:
                 self._take_back(flow, lease)
@@ -417,19 +340,19 @@ class Leader:
                 self._registry.problem(flow, None, under=lease)
 
     def _planned(
-        self, application: str, members: list[DeployedFlow], kind: Kind, look: _Look, workers: int | None = None
-    ) -> _Plan:
+        self, application: str, members: list[DeployedFlow], kind: Kind, look: Look, workers: int | None = None
+    ) -> Plan:
         """Plan an application.
 
         Args:
             workers: How many it is to have; None: as many as its flows ask for.
         """
-        ids = _Ids(members, look.records)
-        old = _former(application, _places_of(application, members, look), ids)
+        ids = Ids(members, look.records)
+        old = assignment_before(application, places_of(application, members, look), ids)
         if old is None:
             earlier = self._earlier_lives(members)
             kind, places = "NEW", {serial: record.workers for serial, record in earlier.items()}
-            old = _former(application, places, _Ids(members, earlier))
+            old = assignment_before(application, places, Ids(members, earlier))
         demand = demand_of(application, members)
         made = plan_assignment(
             look.used.supervisors(),
@@ -437,15 +360,15 @@ class Leader:
             kind=kind,
             old=old,
             dead=[ids.planned(serial, task) for serial in ids.serials for task in look.dead.get(serial, ())],
-            alive=_left_alone(members, look, ids),
-            reassign=kind == "REBALANCE" and _resized(members, old),
-            blacklist=self._avoided(members, look, kind),
+            alive=left_alone(members, look, ids),
+            reassign=kind == "REBALANCE" and resized(members, old),
+            blacklist=avoided(self._listed, members, look, kind),
             now=self._clock(),
             supervisor_timeout_seconds=self._settings.supervisor_timeout_seconds,
         )
-        return _Plan(kind, ids, made)
+        return Plan(kind, ids, made)
 
-    def _recover(self, application: str, members: Iterable[DeployedFlow], look: _Look) -> list[DeployedFlow]:
+    def _recover(self, application: str, members: Iterable[DeployedFlow], look: Look) -> list[DeployedFlow]:
         """Place what is dead again beside a wish that cannot be met: with as many workers as before. The wish stays.
 
         Where the wish of one that has a place is in the way of that, too, it is done for the others alone.
@@ -478,41 +401,13 @@ class Leader:
         if flow.problem is not None and (flow.problem == own or flow.problem.startswith((UNPLACED, STAYS))):
             self._registry.problem(flow, None, under=lease)
 
-    def _kind(self, members: list[DeployedFlow], look: _Look) -> Kind | None:
-        """Return the kind of planning that is due; None if there is nothing to plan."""
-        if any(flow.scratch for flow in members):
-            return "REBALANCE"
-        if any(flow.serial not in look.records for flow in members):
-            # Those that are placed stay where they are.
-            return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
-        return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
-
-    def _avoided(self, members: Iterable[DeployedFlow], look: _Look, kind: Kind) -> list[str]:
-        """Return the hosts to leave out: not one where a flow lives that nobody has asked to place again (rule 2.1.4).
-
-        MONITOR leaves alone what lives, wherever it is.
-        """
-        if kind == "MONITOR" or not self._listed:
-            return [*self._listed]
-        standing = {
-            worker.supervisor
-            for flow in members
-            if not flow.scratch and flow.serial in look.records
-            for worker in look.records[flow.serial].workers
-            if not look.dead[flow.serial].issuperset(worker.tasks)
-        }
-        stands_on = {supervisor.host for supervisor in look.used.supervisors() if supervisor.id in standing}
-        return [host for host in self._listed if host not in stands_on]
-
     def _earlier_lives(self, members: Iterable[DeployedFlow]) -> dict[int, AssignmentRecord]:
         """Return where flows that ask for it ran when they were deployed last, under their serials of today."""
         asking = (flow for flow in members if flow.settings.get("use_old_assignment"))
         last = ((flow.serial, self._places.last_assignment(flow.name)) for flow in asking)
         return {serial: record for serial, record in last if record is not None}
 
-    def _keep(
-        self, members: Iterable[DeployedFlow], plan: _Plan, look: _Look, *, mends: bool = False
-    ) -> frozenset[int]:
+    def _keep(self, members: Iterable[DeployedFlow], plan: Plan, look: Look, *, mends: bool = False) -> frozenset[int]:
         """Keep what is to be written of a plan.
 
         Args:
@@ -521,16 +416,11 @@ class Leader:
         Returns:
             The serials of the flows for which something is to be written.
         """
-        slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
-        written = set[int]()
-        for worker in plan.made.workers:
-            for planned in worker.tasks:
-                serial, task = plan.ids.of_component[plan.made.components[planned]]
-                slots[serial].setdefault(worker.slot, []).append(task)
+        slots, written = plan.slots(), set[int]()
         for flow in members:
             record = look.records.get(flow.serial)
             before = {(row.supervisor, row.port): sorted(row.tasks) for row in record.workers} if record else None
-            now = {slot: sorted(tasks) for slot, tasks in slots[flow.serial].items()}
+            now = {slot: sorted(tasks) for slot, tasks in slots.get(flow.serial, {}).items()}
             if before == now and (plan.kind == "MONITOR" or not flow.scratch):
                 continue
             look.used.place(flow.serial, now)
@@ -540,29 +430,23 @@ class Leader:
             logger.warning("assignment", application=plan.made.flow, note=note)
         return frozenset(written)
 
-    def _assign(self, look: _Look, lease: Lease) -> None:
+    def _assign(self, look: Look, lease: Lease) -> None:
         """Write down what was placed, together; what nobody foresaw there is the problem of its flow alone."""
         placed, self._placed = self._placed, []
         if not placed:
             return
-        try:
+        with _unforeseen("not assigned together") as errors:
             self._write(placed, lease)
-        except (RegistryError, RegistryLeaseLostError):
-            raise
-        except Exception:
-            logger.exception("not assigned together")
+        if errors:
             for one in placed:
                 self._write_alone(one, look, lease)
 
-    def _write_alone(self, placed: _Placed, look: _Look, lease: Lease) -> None:
+    def _write_alone(self, placed: _Placed, look: Look, lease: Lease) -> None:
         flow = placed.placing.flow
-        try:
+        with _unforeseen("not assigned", flow=flow.name) as errors:
             self._write([placed], lease)
-        except (RegistryError, RegistryLeaseLostError):
-            raise
-        except Exception as error:
-            logger.exception("not assigned", flow=flow.name)
-            self._refuse(flow, _unforeseen(error), look.stays(flow), lease)
+        for error in errors:
+            self._refuse(flow, _reason_of(error), look.stays(flow), lease)
 
     def _write(self, placed: Sequence[_Placed], lease: Lease) -> None:
         """Write assignments. A flow that was removed meanwhile has no place."""
@@ -589,16 +473,20 @@ class _Placed:
     mends: bool
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The planned assignment of an application, and the numbers of its tasks there."""
+@contextmanager
+def _unforeseen(what: str, **where: str) -> Iterator[list[Exception]]:
+    """Log an error that nobody foresaw, and give it to who goes on behind the body; what the registry refuses ends the round."""
+    errors = list[Exception]()
+    try:
+        yield errors
+    except (RegistryError, RegistryLeaseLostError):
+        raise
+    except Exception as error:
+        logger.exception(what, **where)
+        errors.append(error)
 
-    kind: Kind
-    ids: _Ids
-    made: Assignment
 
-
-def _unforeseen(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     """Return what a flow's problem says of an error: of one of the database not the statement, which holds more than is asked."""
     return " ".join(named(getattr(error, "orig", None) or error).split())
 
@@ -623,98 +511,3 @@ def _state_of(beat: TaskBeat) -> object:
 def _content_of(flow: DeployedFlow) -> object:
     """Return the parts of a flow that may change between two rounds."""
     return flow.version.number, flow.scale
-
-
-def _left_alone(members: Iterable[DeployedFlow], look: _Look, ids: _Ids) -> list[int]:
-    """Return tasks that beat although their supervisor is dead (Nimbus rules 5.1.4)."""
-    return [
-        ids.planned(flow.serial, task)
-        for flow in members
-        if flow.serial in look.records
-        for worker in look.records[flow.serial].workers
-        for task in worker.tasks
-        if worker.supervisor not in look.alive and task not in look.dead.get(flow.serial, ())
-    ]
-
-
-def _resized(members: Iterable[DeployedFlow], old: Assignment | None) -> bool:
-    """Return whether another number of workers is asked for: then tasks that stand have to move.
-
-    Tasks of a user-defined worker, the first that names them, are never on more than one.
-    """
-    asked = demand_of("", list(members))
-    users = {name: n for n, worker in reversed([*enumerate(asked.user_workers)]) for name in worker.components}
-    most = min(asked.workers or 1, len({users.get(component.id, component.id) for component in asked.components}))
-    # Slots whose queries are all gone may be given up, or taken by new ones.
-    return old is not None and not sum(bool(worker.tasks) for worker in old.workers) <= most <= len(old.workers)
-
-
-class _Ids:
-    """The planner's numbers for the tasks of the flows of an application, and back.
-
-    Args:
-        records: By serial where a flow ran so far: its tasks have the numbers of the version that this was made for.
-    """
-
-    def __init__(self, members: Sequence[DeployedFlow], records: Mapping[int, AssignmentRecord]) -> None:
-        self.serials = [flow.serial for flow in members]
-        # The serial of a component's flow, and its task in the current version.
-        self.of_component = {
-            component_id(flow.name, query.group): (flow.serial, query.task)
-            for flow in members
-            for query in queries_of(flow)
-        }
-        self.names = dict(enumerate(sorted(self.of_component), start=1))
-        numbers = {name: number for number, name in self.names.items()}
-        self._planned = {
-            (flow.serial, task): numbers.get(component_id(flow.name, group), 0)
-            for flow in members
-            if flow.serial in records
-            for task, group in records[flow.serial].queries.items()
-        }
-
-    def planned(self, serial: int, task: int) -> int:
-        """Return the planner's number of a task that has a place; 0: its query is gone."""
-        return self._planned.get((serial, task), 0)
-
-
-def _places_of(application: str, members: Iterable[DeployedFlow], look: _Look) -> dict[int, list[WorkerRecord]]:
-    """Return the workers of an application so far, by flow.
-
-    A flow whose new version runs in another application leaves the slots that it shared with the former one's flows, and joins
-    the others of its application where these are.
-    """
-    others = {
-        (worker.supervisor, worker.port)
-        for serial, record in look.records.items()
-        if look.application.get(serial, application) != application
-        for worker in record.workers
-    }
-    places = {
-        flow.serial: [on for on in look.records[flow.serial].workers if (on.supervisor, on.port) not in others]
-        for flow in members
-        if flow.serial in look.records
-    }
-    standing = {flow.serial for flow in members if not flow.scratch}
-    slots = {(on.supervisor, on.port) for serial in standing for on in places.get(serial, ())}
-    for flow in members:
-        own = {(on.supervisor, on.port) for on in places.get(flow.serial, ())}
-        if slots and own.isdisjoint(slots) and len(slots | own) > max(member.workers for member in members):
-            places[flow.serial] = []
-    return places
-
-
-def _former(application: str, places: Mapping[int, Iterable[WorkerRecord]], ids: _Ids) -> Assignment | None:
-    """Return the application's assignment so far; None if none of its flows has one.
-
-    A worker whose queries are all gone has no tasks: its slot is still the application's.
-    """
-    tasks: dict[tuple[str, int], list[int]] = {}
-    for serial, workers_of_flow in places.items():
-        for worker in workers_of_flow:
-            planned = (ids.planned(serial, task) for task in worker.tasks)
-            tasks.setdefault((worker.supervisor, worker.port), []).extend(filter(None, planned))
-    if not tasks:
-        return None
-    workers = tuple(Worker(supervisor, port, tuple(task_ids)) for (supervisor, port), task_ids in sorted(tasks.items()))
-    return Assignment(application, workers, {task: ids.names[task] for worker in workers for task in worker.tasks})

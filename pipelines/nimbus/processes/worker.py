@@ -35,7 +35,8 @@ from pipelines.nimbus.processes.imported import ImportedCode
 from pipelines.nimbus.processes.life import LEASE_LOST, SPARK_GONE, STUCK, Life, holder_of
 from pipelines.nimbus.processes.slot_spark import jvm, kill_jvm, lives, spark_needs_of, spark_of
 from pipelines.nimbus.processes.standby import stand_by
-from pipelines.nimbus.processes.task import EVENTS_WAIT, LONGEST_BACK_OFF, Application, Key, Task, waiting_reason
+from pipelines.nimbus.processes.starting import Application
+from pipelines.nimbus.processes.task import LONGEST_BACK_OFF, Key, Task
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import DeployedFlow
@@ -422,21 +423,20 @@ class WorkerProcess:
         from pipelines import Lake
         from pipelines.execution.checkpoint.changeover import Changeover
 
+        if isinstance(new, TrideltaError):
+            return
         lake = Lake(flow.version.content.definition["lake"])
-        waiting: dict[str, int] = {}
+        problem = "former version not read to its end"
         try:
-            if not isinstance(new, TrideltaError):
-                before, changeover = Changeover(lake, former.topology), Changeover(lake, new)
-                if changeover.moves(before):
-                    former.read(tasks)
-                    waiting = before.left_waiting(changeover)
-            for query, count in waiting.items():
-                reason = waiting_reason(query, count)
-                logger.warning("events wait", flow=flow.name, reason=reason)
-                self._registry.tell(flow, EVENTS_WAIT, {"reason": reason})
+            before, changeover = Changeover(lake, former.topology), Changeover(lake, new)
+            if changeover.moves(before):
+                former.read(tasks)
+                problem = "events that wait in former windows not counted"
+                # Nothing counts them again: a task keeps what the registry does not take.
+                next(iter(tasks.values())).events_wait(before.left_waiting(changeover))
         except Exception as error:
             # Perhaps the change is what mends it. Each query finds out when it starts whether it can go on from there.
-            logger.error("former version not read to its end", flow=flow.name, reason=str(error))
+            logger.error(problem, flow=flow.name, reason=str(error))
 
     def _collect(self, key: Key) -> None:
         task = self._tasks.pop(key)

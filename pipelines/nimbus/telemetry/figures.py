@@ -25,7 +25,7 @@ from pipelines.nimbus.status import ASSIGNED, FAILED, REPARTITIONING, RUNNING, S
 from pipelines.places.location import Location, Place
 from pipelines.places.store import Entry, StoreError
 from pipelines.sources.base import Source, place_of
-from pipelines.sources.files import FileSource, FilesRead
+from pipelines.sources.folder import FileSource, FilesRead
 from pipelines.state.delta_log import adds, commit_file
 
 if TYPE_CHECKING:
