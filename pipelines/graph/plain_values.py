@@ -9,15 +9,19 @@ import datetime
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Convert = Callable[[Any], Any]
 
 
 def converter(kind: pa.DataType) -> Convert | None:
     """Return how a value that Arrow gave becomes a plain one; None if it is one already."""
+    # Here, for definitions, which take a time's zone from this module, load without Arrow.
+    import pyarrow as pa
+
     if pa.types.is_timestamp(kind):
         return without_zone if kind.tz else None
     if pa.types.is_struct(kind):
@@ -36,6 +40,8 @@ def converter(kind: pa.DataType) -> Convert | None:
 
 def plain_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return a column as a list of plain values."""
+    import pyarrow as pa
+
     convert = converter(column.type)
     if convert is without_zone:
         return list(column.cast(pa.timestamp(column.type.unit)).to_pylist())
