@@ -82,6 +82,7 @@ print("secret:", len(gateway._callback_server.callback_server_parameters.auth_to
 """
 
 
+@pytest.mark.exhaustive
 def test_a_session_that_ran_before_gets_a_secret() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _OF_A_NOTEBOOK], capture_output=True, text=True, timeout=200, check=False

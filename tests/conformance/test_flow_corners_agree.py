@@ -361,7 +361,7 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param(one, marks=tier(one in (lists_of_none, *CASES[2::8]))) for one in CASES])
+@pytest.mark.parametrize("case", [pytest.param(one, marks=tier(one in CASES[2::8])) for one in CASES])
 def test_the_bounded_run_agrees(spark: SparkSession, case: Any) -> None:
     flow, script = case()
 

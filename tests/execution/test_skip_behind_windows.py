@@ -109,6 +109,7 @@ def test_what_fails_in_a_window_is_a_poison_batch(spark: SparkSession, tmp_path:
     assert quarantined(lake, "inside") == [(1, 12), (1, 13)]
 
 
+@pytest.mark.exhaustive
 def test_a_mended_window_takes_the_poison_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Its rows leave quarantine, and each is in the windows once, whatever the failed attempts had worked out."""
     lake = Lake(tmp_path)

@@ -38,6 +38,7 @@ def test_the_hash_of_a_row_does_not_depend_on_the_order_of_its_columns() -> None
     assert row_hash(StructType(fields)) == row_hash(StructType(fields[::-1]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_columns_may_be_moved_and_added(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)

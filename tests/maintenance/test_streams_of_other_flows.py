@@ -66,6 +66,7 @@ def test_a_stream_outlives_compactions_of_a_table_that_gets_no_rows(spark: Spark
     assert sum(table.log_files_removed for table in report.tables) > 0
 
 
+@pytest.mark.exhaustive
 def test_a_slice_that_is_replaced_upstream_says_how_to_go_on(spark: SparkSession, tmp_path: Path) -> None:
     lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"
     runtime, numbers = Runtime(spark, lake), downstream(lake, "IF(n < 0, 'd0', 'd1')")

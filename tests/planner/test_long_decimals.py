@@ -60,8 +60,10 @@ def beside_python() -> TridentTopology:
     return topology
 
 
-@pytest.mark.parametrize("engine", ["bounded", "stream"])
-def test_sums_beside_aggregators_in_python(spark: SparkSession, engine: Literal["bounded", "stream"]) -> None:
+@pytest.mark.parametrize("engine", ["bounded", pytest.param("stream", marks=pytest.mark.exhaustive)])
+def test_sums_beside_aggregators_in_python(
+    spark: SparkSession, engine: Literal["bounded", pytest.param("stream", marks=pytest.mark.exhaustive)]
+) -> None:
     found = run_topology(beside_python(), {"s": BATCHES}, engine, spark)
     assert found == run_topology(beside_python(), {"s": BATCHES})
     for name in ("reduced", "combined"):
@@ -69,8 +71,10 @@ def test_sums_beside_aggregators_in_python(spark: SparkSession, engine: Literal[
         assert [{"k": row["k"], "x": row["x"]} for row in found[f"{name}_kept"]] == WANTED["kept"]
 
 
-@pytest.mark.parametrize("engine", ["reference", "bounded", "stream"])
-def test_sums_are_those_of_all_engines(spark: SparkSession, engine: Literal["reference", "bounded", "stream"]) -> None:
+@pytest.mark.parametrize("engine", ["reference", "bounded", pytest.param("stream", marks=pytest.mark.exhaustive)])
+def test_sums_are_those_of_all_engines(
+    spark: SparkSession, engine: Literal["reference", "bounded", pytest.param("stream", marks=pytest.mark.exhaustive)]
+) -> None:
     found = run_topology(sums(), {"s": BATCHES}, engine, spark)
     assert {row["k"]: row["x"] for row in found.pop("means")} == {"a": 0.0, "b": 0.5, "c": 0.0, "d": None}
     assert found == WANTED

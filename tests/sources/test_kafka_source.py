@@ -120,6 +120,7 @@ def test_a_time_to_start_at(spark: SparkSession, tmp_path: Path, new_topic: NewT
     assert late.held == [20]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "starting", ["latest", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("earliest", "2026-01-01"))]
 )

@@ -93,6 +93,7 @@ assert run_flow(flow, {"departures": events}, engine="stream") == wanted
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_fresh_process_runs_a_flow_also_after_a_stop() -> None:
     subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=300)

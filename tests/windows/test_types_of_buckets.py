@@ -140,6 +140,7 @@ def test_collected_events_keep_their_types() -> None:
         assert run(maker, parts) == run(maker, [batch(kind, values, 0, end, in_arrays=False)])
 
 
+@pytest.mark.exhaustive
 def test_events_that_wait_take_a_new_field() -> None:
     """What waits in a bucket in arrays is of the schema of its batch; a later one may have more fields, and others less."""
     kind = pa.int32()
