@@ -44,6 +44,7 @@ from pipelines.planner.plan import save_plan
 from pipelines.spark.callback_secret import ask_where_none_runs
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pipelines.execution.batch.group_sources import Frames
@@ -152,12 +153,7 @@ class StreamRunner:
         ask_where_none_runs(SparkContext._gateway)
         writer = frame.writeStream.foreachBatch(self._callback)
         writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
-        if pending_only:
-            # Of Spark's triggers the one that runs a single batch: a further one would only be begun.
-            return writer.trigger(once=True).start()
-        if trigger_seconds is None:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=_interval(trigger_seconds)).start()
+        return _triggered(writer, trigger_seconds, pending_only=pending_only).start()
 
     def read_ahead(self, watch: Watch) -> bool:
         """Run what is to end before the query starts: queries whose windows go over from a channel. `start` does so, too.
@@ -399,6 +395,15 @@ class StreamRunner:
     def window_rows(self) -> int | None:
         """Return how many windows hold something that run in the query's batch; None: none run there."""
         return self._windows.rows if self._windows else None
+
+
+def _triggered(writer: DataStreamWriter, seconds: float | None, *, pending_only: bool) -> DataStreamWriter:
+    if pending_only:
+        # Of Spark's triggers the one that runs a single batch: a further one would only be begun.
+        return writer.trigger(once=True)
+    if seconds is None:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=_interval(seconds))
 
 
 def _interval(seconds: float) -> str:
