@@ -44,8 +44,8 @@ from pipelines.planner.plan import save_plan
 from pipelines.spark.callback_secret import ask_where_none_runs
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from pipelines.execution.batch.group_sources import Frames
 
