@@ -163,7 +163,8 @@ class Work:
     def __init__(
         self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: EntryPlace, listeners: tuple[Listener, ...]
     ) -> None:
-        self._spark, self._lake, self.group, self.entry, self._listeners = spark, lake, group, entry, listeners
+        self._spark, self._lake, self.group, self.entry = spark, lake, group, entry
+        self._announced = Announced(listeners, lake)
         self.sinks: tuple[Sink, ...] = tuple(sink for sink in group.sinks if sink.node.id in entry.sinks)
         self._flow = group.topology.name
 
@@ -289,8 +290,7 @@ class Work:
         said = self._said(sink.table, order, rows.num_rows, digest=ready.hash)
         write = sink.writer.merge_arrow if sink.writer.declared.layout == MAP else sink.writer.append_replay
         # On a durable lake it is on the disk before quarantine gives the rows up, and that before the record says so.
-        commits = Announced(self._listeners, self._lake)
-        version = seen[sink.name] = commits.commit(
+        version = seen[sink.name] = self._announced.commit(
             sink.name, number, sink.writer, lambda: write(rows, said, self._app_id(sink.name), seen=seen[sink.name])
         )
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
@@ -371,7 +371,7 @@ class Work:
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, order, rows.num_rows)
-        seen[NAME] = Announced(self._listeners, self._lake).commit(
+        seen[NAME] = self._announced.commit(
             NAME, number, writer, lambda: writer.replace_rejected(rows, said, app_id, (first, last), seen[NAME])
         )
 

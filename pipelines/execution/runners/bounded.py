@@ -145,7 +145,8 @@ class BoundedRunner:
         listeners: tuple[Listener, ...] = (),
         on_slice: Callable[[SliceReport], None] | None = None,
     ) -> None:
-        self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
+        self._group, self._checkpoint = group, checkpoint
+        self._announced = Announced(listeners, group.lake)
         self._on_slice = on_slice
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
@@ -469,7 +470,7 @@ class BoundedRunner:
                 return writer.merge_arrow(given.rows, record, app_id, seen=seen)
             return writer.replace_map(given.rows, record, app_id, seen=seen)
 
-        version = Announced(self._listeners, self._group.lake).commit(name, record.txid, writer, write)
+        version = self._announced.commit(name, record.txid, writer, write)
         if name in self._seen:
             self._seen[name] = version
         return version
