@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -11,6 +13,7 @@ from deltalake import DeltaTable
 from pipelines.execution.batch.commits import Announced
 from pipelines.execution.checkpoint.durable import DurableBatches, asked_up_to, sync_rest
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.runners.bounded import BoundedRunner
 from pipelines.maintenance import compact, retention
 from pipelines.state import writer
 from pipelines.state.delta_log import adds
@@ -111,7 +114,7 @@ def test_batches_slices_and_replays_of_long_ago_are_asked_for_by_themselves_alon
     assert [version for version in own if f"{version:020d}.json" in names] == own[-1:]
 
 
-@pytest.mark.parametrize("next_one", ["stream", "slice", "compaction"])
+@pytest.mark.parametrize("next_one", ["stream", "slice", "slice of a map that is in already", "compaction"])
 def test_a_batch_that_was_killed_before_it_asked_is_asked_for_by_whatever_comes_next(
     state: SmallState, monkeypatch: pytest.MonkeyPatch, next_one: str
 ) -> None:
@@ -130,8 +133,13 @@ def test_a_batch_that_was_killed_before_it_asked_is_asked_for_by_whatever_comes_
             return int(state.table.version())
 
         Announced((), state.lake).commit("sales", 2, state.writer, write)
-    else:
+    elif next_one == "compaction":
         sync_rest(state.table, state.lake.folder)
+    else:
+        runner: Any = BoundedRunner.__new__(BoundedRunner)
+        runner._taken_in, runner._announced = {"e": {"sales": frozenset()}}, Announced((), state.lake)
+        sink: Any = SimpleNamespace(name="sales", table=state.table)
+        assert runner._commit_slice(None, sink, SimpleNamespace(slice="e"), frozenset()).replayed
     assert wanted <= {name for what, name in asked.order if what == "asked"}
 
 

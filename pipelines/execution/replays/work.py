@@ -277,8 +277,15 @@ class Work:
                 rows, seconds = results[sink.name]
                 done.append(self._commit(sink, rows, seconds, order))
             else:
-                done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
+                version = sink.table.version()
+                self._announced.on_disk(sink.name, sink.table, version)
+                done.append(StateCommit(sink.name, version, 0, 0.0, replayed=True))
         return done
+
+    def on_disk(self) -> None:
+        """Have quarantine on the disk of a durable lake, before a record says of a replay that was cut off what it has done."""
+        table = self.group.quarantine.table
+        self._announced.on_disk(NAME, table, table.version())
 
     def is_committed(self, sink: Sink, record: Record) -> bool:
         """Return whether a state has got a replay's rows, whatever became of them since."""
@@ -360,6 +367,7 @@ class Work:
         lot, number, seen = order.lot, order.record.number, order.seen
         writer, app_id = self.group.quarantine, self._app_id(NAME)
         if (writer.committed(app_id) or 0) >= number:
+            self.on_disk()
             return
         txids = lot.rows[TXID].to_pylist()
         first, last = min(txids), max(txids)

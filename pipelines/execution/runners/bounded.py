@@ -442,7 +442,10 @@ class BoundedRunner:
     def _commit_slice(self, work: _Pass, sink: Sink, given: _SliceRows, streamed: frozenset[str]) -> StateCommit:
         started = time.monotonic()
         if sink.name in self._taken_in.get(given.slice, {}):
-            return StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True)
+            version = sink.table.version()
+            # By a backfill that was killed, perhaps before it asked the disk.
+            self._announced.on_disk(sink.name, sink.table, version)
+            return StateCommit(sink.name, version, 0, 0.0, replayed=True)
         result, slice_ = work.results[sink.name].get(given.slice), given.slice
         rows, digest = sink.writer.empty(), 0
         if result is not None:
