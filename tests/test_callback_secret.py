@@ -103,6 +103,49 @@ def test_a_server_that_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [without, fresh]
 
 
+class Gateway:
+    """A gateway of py4j whose JVM fails at the steps named, each once; `held` is the secret that it has."""
+
+    def __init__(self, *fails: str) -> None:
+        self.fails, self.held, self.ended = [*fails], "", list[object]()
+        self.callback_server_parameters = SimpleNamespace(auth_token=None)
+        self.java_gateway_server = SimpleNamespace(getCallbackClient=lambda: "client")
+        field = SimpleNamespace(setAccessible=lambda _: None, set=lambda _, secret: self._step("set", secret))
+        found = SimpleNamespace(getDeclaredField=lambda _: field)
+        self.jvm = SimpleNamespace(
+            java=SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=lambda _: found)))
+        )
+
+    def _step(self, name: str, secret: str = "") -> None:
+        if name in self.fails:
+            self.fails.remove(name)
+            raise OSError(name)
+        self.held = secret
+
+    def started(self) -> None:
+        """As `ensure_callback_server_started`: the server is there before the JVM knows its port."""
+        if vars(self).get("_callback_server") is None:
+            self._callback_server: object = SimpleNamespace(secret=self.callback_server_parameters.auth_token)
+            self._step("reset")
+
+    def shutdown_callback_server(self) -> None:
+        self.ended.append(self._callback_server)
+
+
+@pytest.mark.parametrize("fails", ["reset", "set"])
+def test_a_server_whose_secret_the_jvm_did_not_get_does_not_stay(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """It would refuse each batch of the process."""
+    monkeypatch.setattr("pipelines.spark.callback_secret.ensure_callback_server_started", Gateway.started)
+    gateway: Any = Gateway(fails)
+    with pytest.raises(OSError, match=fails):
+        ask_where_none_runs(gateway)
+    assert len(gateway.ended) == 1
+    assert gateway.callback_server_parameters.auth_token is None
+    ask_where_none_runs(gateway)
+    assert gateway._callback_server.secret == gateway.held != ""
+    assert len(gateway.ended) == 1
+
+
 def test_a_stream_asks_for_it(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose session it is the runner does not know."""
     asked: list[object] = []

@@ -24,10 +24,12 @@ def endless(folder: Path, lists: Callable[[str], bool]) -> str | None:
     """
     base = os.path.realpath(folder)
     below, links, own = _folders(base, lists)
+    # Beyond it none are counted: they double from folder to folder, to numbers that fill the memory.
+    most = own + _MOST_MORE + 1
     ways: dict[str, int] = {}
     try:
         for one in TopologicalSorter(below).static_order():
-            ways[one] = 1 + sum(ways[other] for other in below.get(one, ()))
+            ways[one] = min(most, 1 + sum(ways[other] for other in below.get(one, ())))
     except CycleError as error:
         ring: list[str] = error.args[1]
         steps = [links[step] for step in zip(ring[1:], ring, strict=False) if step in links]
@@ -35,7 +37,7 @@ def endless(folder: Path, lists: Callable[[str], bool]) -> str | None:
     if len(below) - own > _MOST_MORE:
         return f"its links lead to more than {_MOST_MORE} folders elsewhere, and each is listed"
     if ways[base] - own > _MOST_MORE:
-        return f"its links lead to {len(ways)} folders in {ways[base]} ways, and each is listed"
+        return f"its links lead to {len(ways)} folders in more than {_MOST_MORE} ways, and each is listed"
     return None
 
 

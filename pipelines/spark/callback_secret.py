@@ -35,12 +35,24 @@ def ask_for_secret(gateway: Any) -> None:
     ended, the JVM may tell it to whoever has the port next.
     """
     logging.getLogger("py4j.clientserver").addFilter(_without_what_was_sent)
-    secret = secrets.token_hex(32)
-    gateway.callback_server_parameters.auth_token = secret
-    ensure_callback_server_started(gateway)
-    kept = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
-    kept.setAccessible(True)
-    kept.set(gateway.java_gateway_server.getCallbackClient(), secret)
+    parameters, secret = gateway.callback_server_parameters, secrets.token_hex(32)
+    former, parameters.auth_token = parameters.auth_token, secret
+    try:
+        ensure_callback_server_started(gateway)
+        kept = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+        kept.setAccessible(True)
+        kept.set(gateway.java_gateway_server.getCallbackClient(), secret)
+    except BaseException:
+        # It would refuse its own JVM for good; whoever asks next starts another one.
+        parameters.auth_token = former
+        _end_server(gateway)
+        raise
+
+
+def _end_server(gateway: Any) -> None:
+    if vars(gateway).get("_callback_server") is not None:
+        gateway.shutdown_callback_server()
+        gateway._callback_server = None
 
 
 def _without_what_was_sent(record: logging.LogRecord) -> bool:

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from pipelines.execution.batch import commits as commits_module
+from pipelines.execution.batch.commits import Announced
 from pipelines.execution.batch.quarantine import quarantine_writer
 from pipelines.execution.checkpoint import durable as durable_module
 from pipelines.execution.checkpoint import replay_records as records_module
@@ -28,6 +30,7 @@ from pipelines.state.quarantine import COLUMNS
 from pipelines.state.schema import GEN, SLICE_COLUMN, TXID
 from pipelines.state.turns import LateWriterError
 from pipelines.trident import TridentTopology
+from tests.maintenance.small_state import SmallState
 
 
 @pytest.fixture(params=["a folder", "a store"])
@@ -127,7 +130,7 @@ def replayer(tmp_path: Path) -> Replayer:
     made._records.begin(one, lot("bad").rows)
     work: Any = Work.__new__(Work)
     work.group, work._flow = SimpleNamespace(quarantine=made._writer, name="words"), "shop"
-    work._lake, work._listeners = lake, ()
+    work._announced = Announced((), lake)
     columns = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
     rows = pa.Table.from_pylist([{"row": "bad", TXID: 0, SLICE_COLUMN: "d1"}], pa.schema(columns))
     rows = rows.append_column(NUMBER, pa.array([0]))
@@ -156,6 +159,59 @@ def test_what_a_replay_has_taken_out_is_on_the_disk_of_a_durable_lake_before_its
     replayer: Replayer = request.getfixturevalue("replayer")
     version = replayer._writer.table.version()
     assert f"{version:020d}.json" in asked[: asked.index("finished")]
+
+
+@pytest.mark.parametrize("killed", ["state", "quarantine"])
+def test_what_a_killed_replay_has_committed_is_on_the_disk_before_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """It was killed between a commit and its asking for the disk."""
+    state, asked = SmallState(tmp_path), list[str]()
+    lake: Any = Lake(tmp_path, durable=True)
+    quarantine = quarantine_writer(lake, "shop")
+    quarantine.prepare(StructType([StructField(name, StringType()) for name, _ in COLUMNS]))
+    columns = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
+    rows = pa.Table.from_pylist([{"row": "bad", TXID: 0, SLICE_COLUMN: "d1"}], pa.schema(columns))
+    replayed = Lot("source", "s", rows.append_column(NUMBER, pa.array([0])))
+    seen = {"sales": state.table.version(), "quarantine": quarantine.table.version()}
+    order = Order(replayed, record(1, "at 9"), {}, seen)
+    node: Any = SimpleNamespace(id=1, updater=None)
+    sink: Any = SimpleNamespace(name="sales", node=node, table=state.table, writer=state.writer)
+
+    def work() -> Any:
+        made: Any = Work.__new__(Work)
+        made.group, made._flow = SimpleNamespace(quarantine=quarantine, name="words"), "shop"
+        made._announced = Announced((), lake)
+        return made
+
+    def stops(table: Any, *_: object) -> None:
+        if table is {"state": state.table, "quarantine": quarantine.table}[killed]:
+            raise KeyboardInterrupt
+
+    def replays() -> None:
+        first = work()
+        first._commit(sink, state.writer.empty(), 0.0, order)
+        first._quarantine(order, order.lot.rows.slice(0, 0), Replaced())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commits_module, "sync_table", stops)
+        with pytest.raises(KeyboardInterrupt):
+            replays()
+    synced = durable_module._synced
+
+    def told(path: Path) -> bool:
+        asked.append(str(path))
+        return synced(path)
+
+    monkeypatch.setattr(durable_module, "_synced", told)
+    again = work()
+    run: Any = SimpleNamespace(frames=lambda *_, **__: {1: None})
+    (done,) = again._wave(run, [sink], order, None)
+    assert done.replayed
+    again._quarantine(order, order.lot.rows.slice(0, 0), Replaced())
+    of_state = str(state.table.path / "_delta_log" / f"{state.table.version():020d}.json")
+    of_quarantine = str(quarantine.table.path / "_delta_log" / f"{quarantine.table.version():020d}.json")
+    assert asked.index(of_state) < asked.index(of_quarantine)
 
 
 def test_a_replay_whose_commit_in_quarantine_has_gone_with_the_power_is_finished_once_more(replayer: Replayer) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.execution.checkpoint.durable import sync_rest
+from pipelines.execution.batch.commits import Announced
+from pipelines.execution.checkpoint.durable import DurableBatches, asked_up_to, sync_rest
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.runners.bounded import BoundedRunner
 from pipelines.maintenance import compact, retention
 from pipelines.state import writer
 from pipelines.state.delta_log import adds
@@ -107,6 +112,50 @@ def test_batches_slices_and_replays_of_long_ago_are_asked_for_by_themselves_alon
     own = [commit.version for commit in state.table.history() if commit.kind == BATCH]
     names = {name for _, name in asked.order if name.endswith(".json")}
     assert [version for version in own if f"{version:020d}.json" in names] == own[-1:]
+
+
+@pytest.mark.parametrize("next_one", ["stream", "slice", "slice of a map that is in already", "compaction"])
+def test_a_batch_that_was_killed_before_it_asked_is_asked_for_by_whatever_comes_next(
+    state: SmallState, monkeypatch: pytest.MonkeyPatch, next_one: str
+) -> None:
+    """Slices came behind it. The stream knows the batch from the table, and Spark marks it as done."""
+    version = state.table.version()
+    wanted = {f"{version:020d}.json", *(Path(add["path"]).name for add in adds(state.table.path, version))}
+    for n in range(2):
+        state.replace("e", [("e", "b", 0, n)])
+    asked = Asked(monkeypatch)
+    if next_one == "stream":
+        DurableBatches(Checkpoint(FLOW, state.lake.folder / "c"), [state.table], state.lake.folder).committed()
+    elif next_one == "slice":
+
+        def write() -> int:
+            state.replace("e", [("e", "b", 0, 2)])
+            return int(state.table.version())
+
+        Announced((), state.lake).commit("sales", 2, state.writer, write)
+    elif next_one == "compaction":
+        sync_rest(state.table, state.lake.folder)
+    else:
+        runner: Any = BoundedRunner.__new__(BoundedRunner)
+        runner._taken_in, runner._announced = {"e": {"sales": frozenset()}}, Announced((), state.lake)
+        sink: Any = SimpleNamespace(name="sales", table=state.table)
+        assert runner._commit_slice(None, sink, SimpleNamespace(slice="e"), frozenset()).replayed
+    assert wanted <= {name for what, name in asked.order if what == "asked"}
+
+
+def test_a_backfill_asks_for_no_slice_twice(state: SmallState, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, announced = state.table.version(), Announced((), state.lake)
+    assert asked_up_to(state.table) == before - 1
+
+    def write() -> int:
+        state.replace("e", [("e", "b", 0, 1)])
+        return int(state.table.version())
+
+    for behind in range(1, 4):
+        asked = Asked(monkeypatch)
+        announced.commit("sales", 2, state.writer, write)
+        names = {name for what, name in asked.order if name.endswith(".json")}
+        assert names == {f"{before + n:020d}.json" for n in ((0, 1) if behind == 1 else (behind,))}
 
 
 def test_the_property_that_a_table_of_an_earlier_release_gets_is_on_the_disk(

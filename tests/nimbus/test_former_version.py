@@ -21,7 +21,7 @@ from pipelines.nimbus.processes.former import FormerQuery, FormerVersion
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.starting import Application
 from pipelines.nimbus.processes.task import Task
-from pipelines.nimbus.processes.windows_history import EVENTS_WAIT
+from pipelines.nimbus.processes.windows_history import EVENTS_WAIT, WINDOWS_EMPTIED
 from pipelines.nimbus.processes.worker import WorkerProcess
 from pipelines.nimbus.registry.lifecycle import Request
 from pipelines.nimbus.registry.placements import Placing
@@ -190,6 +190,37 @@ def test_events_that_wait_in_windows_that_are_gone_are_told_once_the_registry_an
     task.leave()
     task.join(10)
     assert told() == [(2, "3 event(s) wait for the clock in the windows of s__1, which the flow has no more")]
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_query_of_the_version_before_has_changed_is_told_once_the_registry_answers(
+    worker: Worker, silent: int, fails: bool
+) -> None:
+    """By a task of the new version: that query is gone then."""
+    registry, refused = worker.process._registry, [RegistryError("postgresql://x", "does not answer")] * silent
+    tell = registry.tell
+
+    def blip(flow: Any, event: str, *given: Any, **options: Any) -> None:
+        if event == WINDOWS_EMPTIED and refused:
+            raise refused.pop()
+        tell(flow, event, *given, **options)
+
+    def reads(query: FormerQuery) -> None:
+        if query.query.group == "s":
+            query._starting.windows.emptied("windows of s begin empty: w")
+            query._starting.windows.try_to_tell()
+            if fails:
+                raise RegistryError("postgresql://x", "does not answer")
+
+    worker._patch.setattr(registry, "tell", blip)
+    worker.reads = reads
+    worker.change()
+    (task,) = worker.process._tasks.values()
+    task.leave()
+    task.join(10)
+    lines = [line for line in worker.nimbus.history("f") if line.event == WINDOWS_EMPTIED]
+    assert [(line.version, line.detail["reason"]) for line in lines] == [(1, "windows of s begin empty: w")]
 
 
 def test_a_query_that_has_lost_its_lease_commits_nothing(worker: Worker) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipelines.execution.batch.accounts import HASH, row_hash, taken_off
-from pipelines.execution.checkpoint.durable import sync_table
+from pipelines.execution.checkpoint.durable import asked_up_to, sync_table
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.updaters import EMIT, OP, REMOVE
 from pipelines.spark.arrow_frame import all_nullable, nullable_within, to_arrow
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pipelines.graph import nodes
     from pipelines.planner.siblings import Siblings
     from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
     from pipelines.state.writer import StateWriter
 
 _OF = "_of"
@@ -158,18 +159,27 @@ class Announced:
 
     def __init__(self, listeners: tuple[Listener, ...], lake: Lake | None = None) -> None:
         self._listeners, self._lake = listeners, lake
+        self._asked: dict[str, int] = {}
 
     def commit(self, name: str, txid: int, writer: StateWriter, write: Callable[[], int]) -> int:
         """Run one commit. Return the table's version.
 
-        On a durable lake the commit is on the disk before the listeners hear of it.
+        On a durable lake the commit is on the disk before the listeners hear of it, and what it stands on.
         """
         self.tell("committing", name, txid)
         version = write()
-        if self._lake is not None and self._lake.durable and isinstance(self._lake.root, Path):
-            sync_table(writer.table, version - 1, self._lake.root)
+        self.on_disk(name, writer.table, version)
         self.tell("committed", name, txid)
         return version
+
+    def on_disk(self, name: str, table: StateTable, version: int) -> None:
+        """Have a table on the disk up to a version, if the lake is durable: whoever was killed before may not have asked."""
+        if self._lake is None or not self._lake.durable or not isinstance(self._lake.root, Path):
+            return
+        # Also what stands before it: a log with a gap is none.
+        asked = self._asked[name] if name in self._asked else asked_up_to(table)
+        sync_table(table, min(asked, version - 1), self._lake.root)
+        self._asked[name] = version
 
     def tell(self, moment: str, name: str, txid: int) -> None:
         """Call all listeners."""

@@ -8,6 +8,7 @@ anything of the batch is committed, and for the commits before the batch is clos
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +21,6 @@ from pipelines.state.record import BATCH, REPLAY, SLICE
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.state.table import StateTable
-
-_AGAIN = 2
-"""Commits before a start that are asked for again: a process that was killed may not have come to it."""
 
 
 def sync(files: Iterable[Path], root: Path, known: set[Path] | None = None) -> None:
@@ -56,19 +54,21 @@ def _synced(path: Path) -> bool:
     return True
 
 
-def commit_files(table: StateTable, since: int, left_out: Container[int] = ()) -> Iterator[Path]:
-    """Yield the files of a table's commits behind a version: data files, commits, and checkpoints of the log.
+def commit_files(table: StateTable, since: int, last: int, left_out: Container[int] = ()) -> Iterator[Path]:
+    """Yield the files of a table's commits behind a version, up to another: data files, commits, and checkpoints of the log.
 
     Args:
         left_out: versions whose files are not wanted.
     """
     path = on_disk(table.path)
     log = path / log_folder(path).name
-    for version in range(since + 1, table.version() + 1):
-        if version in left_out:
-            continue
+    wanted = [version for version in range(since + 1, last + 1) if version not in left_out]
+    written = defaultdict[str, list[Path]](list)
+    for file in sorted(log.glob("*.checkpoint*")) if wanted else ():
+        written[file.name[:20]].append(file)
+    for version in wanted:
         yield from (on_disk(data_file(path, add["path"])) for add in adds(path, version))
-        checkpoints = sorted(log.glob(f"{version:020d}.checkpoint*"))
+        checkpoints = written[f"{version:020d}"]
         yield from checkpoints
         if checkpoints:
             yield log / "_last_checkpoint"
@@ -77,18 +77,34 @@ def commit_files(table: StateTable, since: int, left_out: Container[int] = ()) -
 
 def sync_table(table: StateTable, since: int, root: Path) -> None:
     """Have a table's commits behind a version on the disk."""
-    sync(commit_files(table, since), root)
+    sync(commit_files(table, since, table.version()), root)
+
+
+def asked_up_to(table: StateTable) -> int:
+    """Return the version up to which a table's commits were asked for: who made those behind it may have been killed before.
+
+    A stream asks for all that there are before it closes a batch and begins the next one. No other commit says so much.
+    """
+    records, later = table.history(), dict[object, int]()
+    for commit in reversed(records):
+        if (record := commit.record) is None or record.kind != BATCH:
+            continue
+        if later.setdefault((record.flow, record.epoch, record.group), record.txid) != record.txid:
+            return commit.version
+    return records[0].version - 1 if records else -1
 
 
 def sync_rest(table: StateTable, root: Path) -> None:
     """Have those of a table's commits on the disk for which nobody may have asked, however old.
 
-    Batches, slices and replays ask for their own before they count as done; slices and replays for nothing else. A compaction
-    that was killed has not asked for what it committed, nor for the checkpoint that it wrote of the last version before.
+    Batches, slices and replays of long ago were asked for. A compaction that was killed has not asked for what it committed, nor
+    for the checkpoint that it wrote of the last version before; those of earlier releases asked for their own alone.
     """
-    records = table.history()
-    own = [commit.version for commit in records if commit.kind in (BATCH, SLICE, REPLAY)]
-    sync(commit_files(table, records[0].version - 1, frozenset(own[:-1])), root)
+    records, asked = table.history(), asked_up_to(table)
+    own = frozenset(
+        commit.version for commit in records if commit.kind in (BATCH, SLICE, REPLAY) and commit.version <= asked
+    )
+    sync(commit_files(table, records[0].version - 1, table.version(), own), root)
 
 
 def sync_log_checkpoints(table: StateTable, root: Path) -> None:
@@ -107,7 +123,7 @@ class DurableBatches:
 
     def __init__(self, checkpoint: Checkpoint, tables: Iterable[StateTable], root: Path) -> None:
         self._checkpoint, self._root = checkpoint, root
-        self._done = {table: table.version() - _AGAIN if table.exists() else -1 for table in tables}
+        self._done = {table: asked_up_to(table) if table.exists() else -1 for table in tables}
         self._state_seen: dict[Path, int] = {}
         self._folders: set[Path] = set()
         self._begun = False
@@ -137,12 +153,13 @@ class DurableBatches:
 
     def committed(self) -> None:
         """Sync what the batch has committed, and the state of its windows, before it is closed."""
-        files = [*self._state_files()]
+        files, last = [*self._state_files()], dict(self._done)
         for table, done in self._done.items():
-            if table.exists() and table.version() > done:
-                files += commit_files(table, done)
+            last[table] = table.version() if table.exists() else -1
+            files += commit_files(table, done, last[table])
         sync(files, self._root, self._folders)
-        self._done = {table: table.version() if table.exists() else -1 for table in self._done}
+        # What has come meanwhile is left to the next batch.
+        self._done = last
 
     def _state_files(self) -> Iterator[Path]:
         """Yield the files of Spark's state store that are new, or others, since the last look."""

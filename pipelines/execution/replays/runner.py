@@ -242,6 +242,7 @@ class Replayer:
         report = LotReport(lot.stage, lot.stream, {}, number=record.number)
         if (self._writer.committed(app_id(self._topology.name, NAME)) or 0) >= record.number:
             # All is done but its record: what was rejected again is in quarantine, and not known from the rest.
+            work.on_disk()
             report, why = replace(report, rows=by_rule(lot), landed=lot.rows.num_rows), None
         elif any(work.is_committed(sink, record) for sink in work.sinks):
             why = UNDECIDED

@@ -163,7 +163,8 @@ class Work:
     def __init__(
         self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: EntryPlace, listeners: tuple[Listener, ...]
     ) -> None:
-        self._spark, self._lake, self.group, self.entry, self._listeners = spark, lake, group, entry, listeners
+        self._spark, self._lake, self.group, self.entry = spark, lake, group, entry
+        self._announced = Announced(listeners, lake)
         self.sinks: tuple[Sink, ...] = tuple(sink for sink in group.sinks if sink.node.id in entry.sinks)
         self._flow = group.topology.name
 
@@ -276,8 +277,15 @@ class Work:
                 rows, seconds = results[sink.name]
                 done.append(self._commit(sink, rows, seconds, order))
             else:
-                done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
+                version = sink.table.version()
+                self._announced.on_disk(sink.name, sink.table, version)
+                done.append(StateCommit(sink.name, version, 0, 0.0, replayed=True))
         return done
+
+    def on_disk(self) -> None:
+        """Have quarantine on the disk of a durable lake, before a record says of a replay that was cut off what it has done."""
+        table = self.group.quarantine.table
+        self._announced.on_disk(NAME, table, table.version())
 
     def is_committed(self, sink: Sink, record: Record) -> bool:
         """Return whether a state has got a replay's rows, whatever became of them since."""
@@ -289,8 +297,7 @@ class Work:
         said = self._said(sink.table, order, rows.num_rows, digest=ready.hash)
         write = sink.writer.merge_arrow if sink.writer.declared.layout == MAP else sink.writer.append_replay
         # On a durable lake it is on the disk before quarantine gives the rows up, and that before the record says so.
-        commits = Announced(self._listeners, self._lake)
-        version = seen[sink.name] = commits.commit(
+        version = seen[sink.name] = self._announced.commit(
             sink.name, number, sink.writer, lambda: write(rows, said, self._app_id(sink.name), seen=seen[sink.name])
         )
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
@@ -360,6 +367,7 @@ class Work:
         lot, number, seen = order.lot, order.record.number, order.seen
         writer, app_id = self.group.quarantine, self._app_id(NAME)
         if (writer.committed(app_id) or 0) >= number:
+            self.on_disk()
             return
         txids = lot.rows[TXID].to_pylist()
         first, last = min(txids), max(txids)
@@ -371,7 +379,7 @@ class Work:
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, order, rows.num_rows)
-        seen[NAME] = Announced(self._listeners, self._lake).commit(
+        seen[NAME] = self._announced.commit(
             NAME, number, writer, lambda: writer.replace_rejected(rows, said, app_id, (first, last), seen[NAME])
         )
 

@@ -145,7 +145,8 @@ class BoundedRunner:
         listeners: tuple[Listener, ...] = (),
         on_slice: Callable[[SliceReport], None] | None = None,
     ) -> None:
-        self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
+        self._group, self._checkpoint = group, checkpoint
+        self._announced = Announced(listeners, group.lake)
         self._on_slice = on_slice
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
@@ -441,7 +442,10 @@ class BoundedRunner:
     def _commit_slice(self, work: _Pass, sink: Sink, given: _SliceRows, streamed: frozenset[str]) -> StateCommit:
         started = time.monotonic()
         if sink.name in self._taken_in.get(given.slice, {}):
-            return StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True)
+            version = sink.table.version()
+            # By a backfill that was killed, perhaps before it asked the disk.
+            self._announced.on_disk(sink.name, sink.table, version)
+            return StateCommit(sink.name, version, 0, 0.0, replayed=True)
         result, slice_ = work.results[sink.name].get(given.slice), given.slice
         rows, digest = sink.writer.empty(), 0
         if result is not None:
@@ -469,7 +473,7 @@ class BoundedRunner:
                 return writer.merge_arrow(given.rows, record, app_id, seen=seen)
             return writer.replace_map(given.rows, record, app_id, seen=seen)
 
-        version = Announced(self._listeners, self._group.lake).commit(name, record.txid, writer, write)
+        version = self._announced.commit(name, record.txid, writer, write)
         if name in self._seen:
             self._seen[name] = version
         return version

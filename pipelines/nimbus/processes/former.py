@@ -155,6 +155,8 @@ class FormerVersion:
                     if self._forced_at:
                         # What comes behind a query begins to count at its end.
                         self._forced_at = time.monotonic()
+                # Its next start would find nothing changed any more.
+                next(iter(tasks.values())).tells_for(query)
                 if query.error is not None:
                     raise query.error
                 if query.left:

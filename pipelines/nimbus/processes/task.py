@@ -172,6 +172,14 @@ class Task(threading.Thread):
                 self._starting.windows.events_wait(query, count)
             self._starting.windows.try_to_tell()
 
+    def tells_for(self, former: Task) -> None:
+        """Tell the flow's history what a query of the version before, which has ended, has changed and could not tell.
+
+        Only while this task waits for the version before.
+        """
+        with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
+            self._starting.windows.take_over(former._starting.windows)
+
     # --- its life ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:

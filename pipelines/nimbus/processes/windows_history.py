@@ -35,8 +35,8 @@ class WindowsHistory:
 
     def __init__(self, application: Application, flow: DeployedFlow, query: str) -> None:
         self._application, self._flow, self._query = application, flow, query
-        self._untold: list[tuple[str, str]] = []
-        """Events of the flow's history that the registry has not taken yet, with their reasons."""
+        self._untold: list[tuple[DeployedFlow, str, str]] = []
+        """Events of the flow's history that the registry has not taken yet, with the flow as it was, and their reasons."""
 
     @contextmanager
     def noting(self, runner: StreamRunner) -> Iterator[None]:
@@ -55,13 +55,13 @@ class WindowsHistory:
     def emptied(self, reason: str) -> None:
         """Note that windows begin empty."""
         logger.info("query windows begin empty", reason=reason)
-        self._untold.append((WINDOWS_EMPTIED, reason))
+        self._untold.append((self._flow, WINDOWS_EMPTIED, reason))
 
     def events_wait(self, query: str, count: int) -> None:
         """Note that events wait in windows that are gone, of this query or of one that the flow has no more."""
         reason = waiting_reason(query, count)
         logger.warning("events wait", reason=reason)
-        self._untold.append((EVENTS_WAIT, reason))
+        self._untold.append((self._flow, EVENTS_WAIT, reason))
 
     def tell(self) -> None:
         """Tell the flow's history what changed definitions have made of windows.
@@ -70,8 +70,8 @@ class WindowsHistory:
             RegistryError: It does not take it; what it has not taken is told later.
         """
         while self._untold:
-            event, reason = self._untold[0]
-            self._application.registry.tell(self._flow, event, {"reason": reason})
+            flow, event, reason = self._untold[0]
+            self._application.registry.tell(flow, event, {"reason": reason})
             del self._untold[0]
 
     def try_to_tell(self) -> None:
@@ -80,3 +80,10 @@ class WindowsHistory:
             self.tell()
         except RegistryError as error:
             logger.warning("change of windows not reported yet", reason=str(error))
+
+    def take_over(self, other: WindowsHistory) -> None:
+        """Tell from now on what another one, of a query that has ended, could not."""
+        untold, other._untold = other._untold, []
+        if untold:
+            self._untold += untold
+            self.try_to_tell()
