@@ -87,6 +87,50 @@ def test_verbs_with_spark(file: Path, how: str, monkeypatch: pytest.MonkeyPatch)
     assert got == ["orders"] * 3
 
 
+SLICED = TEXT.replace("schema: v bigint}}", "schema: 'v bigint, day string'}}\n    slice_by: day")
+
+
+@pytest.fixture
+def backfilled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """What is backfilled, with no Spark."""
+    got: list[tuple[str, list[str]]] = []
+
+    def backfill(topology: Any, slices: list[str], **_: Any) -> Any:
+        got.append((topology.name, slices))
+        return SimpleNamespace(to_json=dict, failed=())
+
+    @contextmanager
+    def engine(_: bool) -> Iterator[Any]:
+        yield SimpleNamespace(backfill=backfill)
+
+    monkeypatch.setattr(commands, "engine", engine)
+    return got
+
+
+@pytest.mark.parametrize("how", ["name", "file", "gone"])
+def test_slices_of_a_flow_from_a_file(home: Path, how: str, backfilled: list[tuple[str, list[str]]]) -> None:
+    file = home / "orders.yaml"
+    file.write_text(SLICED)
+    run("submit", str(file), "--inactive", "--no-supervisor", "--no-wait")
+    named = named_as(how, file)
+    run("backfill", named, "--from", "2026-01-01", "--to", "2026-01-02", "--json")
+    run("backfill", named, "--slice", "EMEA", "--slice", "2026-01-05", "--json")
+    assert backfilled == [("orders", ["2026-01-01", "2026-01-02"]), ("orders", ["EMEA", "2026-01-05"])]
+    for wrong in (["--from", "2026-01-01"], ["--from", "EMEA", "--to", "EMEA"], [], ["--to", "a", "--slice", "a"]):
+        assert "DefinitionError" in run("backfill", named, *wrong, code=1).stderr
+
+
+def test_slices_of_a_flow_of_the_catalog(home: Path, backfilled: list[tuple[str, list[str]]]) -> None:
+    run("backfill", "flights", "--slice", "2013-01-05", "--json")
+    assert backfilled == [("flights", ["2013-01-05"])]
+    assert "not a slice of this flow" in run("backfill", "flights", "--slice", "2012-01-05", code=1).stderr
+
+
+def test_a_flow_from_a_file_that_is_not_sliced(file: Path) -> None:
+    done = run("backfill", str(file), "--slice", "a", code=1)
+    assert ("is not sliced" in done.stderr, f"tridelta run {file}" in done.stderr.replace("\n", "")) == (True, True)
+
+
 def test_what_nobody_knows_is_still_refused(file: Path) -> None:
     assert 'no flow "ordres" in the catalog' in run("skip", "ordres", "0", code=1).stderr
     refused = run("run", "ordres", code=1).stderr

@@ -256,7 +256,8 @@ def entry_of(topology: TridentTopology, lot: Lot) -> EntryPlace:
 def instead(topology: TridentTopology) -> str:
     """Return what to do about rows that cannot be replayed."""
     if any(spout.slice_by is not None for spout in topology.spouts):
-        return f"backfill their slices (tridelta backfill {topology.name}): that judges the source's rows again, all together"
+        how = f"tridelta backfill {topology.name} --slice VALUE, or its FILE.yaml"
+        return f"backfill their slices ({how}): that judges the source's rows again, all together"
     return f"count the source's rows again: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
 
 
