@@ -31,7 +31,7 @@ from ops.cli.parts import (
 from ops.known_flows import days_of, topology_of
 from pipelines import bounds
 from pipelines.catalog import DailySlices, check_states, found
-from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.errors import DefinitionError, TrideltaError, UnknownFlowError
 from pipelines.graph.nodes import ChannelNode
 
 if TYPE_CHECKING:
@@ -360,14 +360,27 @@ def compact(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold closed generations, join small files, vacuum."""
-    topology = topology_of(name)
+    """Fold closed generations, join small files, vacuum. Of a flow that is gone the lake's tables alone are needed."""
+    flow = _flow_or_its_tables(name)
     from pipelines.maintenance import compaction
 
     keep = compaction.kept_here(retention_hours, channel_retention_hours)
     with engine(as_json) as runtime:
-        report = compaction.compact(runtime.spark, runtime.lake, topology, keep)
+        report = compaction.compact(runtime.spark, runtime.lake, flow, keep)
     answer(as_json, rendering.flat_tables(report), lambda: rendering.compacted(report))
+
+
+def _flow_or_its_tables(name: str) -> TridentTopology | str:
+    """Return the flow that is named, or the name where nobody knows it any more and the lake has tables of it."""
+    try:
+        return topology_of(name)
+    except UnknownFlowError:
+        from pipelines.maintenance.housekeeping import flows_in
+
+        if name not in flows_in(opened_lake()):
+            raise
+        errors.print(f"Nobody knows the flow {name} here; its tables are compacted, and its channels keep their rows.")
+        return name
 
 
 add_commands(app)

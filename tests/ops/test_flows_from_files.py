@@ -19,7 +19,9 @@ from ops.cli import app as commands
 from pipelines.catalog import FlowSettings
 from pipelines.maintenance import HousekeepingReport, Retention
 from pipelines.maintenance.housekeeping import Flows
+from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from tests.state.small_kinds import SmallTable
 
 TEXT = (
     "flow: orders\nstreams:\n  - name: s\n    source: {json_files: {path: in, schema: v bigint}}\n"
@@ -129,6 +131,26 @@ def test_slices_of_a_flow_of_the_catalog(home: Path, backfilled: list[tuple[str,
 def test_a_flow_from_a_file_that_is_not_sliced(file: Path) -> None:
     done = run("backfill", str(file), "--slice", "a", code=1)
     assert ("is not sliced" in done.stderr, f"tridelta run {file}" in done.stderr.replace("\n", "")) == (True, True)
+
+
+def test_a_flow_that_is_gone_is_compacted_by_its_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[Any] = []
+
+    def compact(spark: Any, lake: Any, flow: Any, *_: Any) -> Any:
+        got.append(flow)
+
+    @contextmanager
+    def engine(_: bool) -> Iterator[Any]:
+        yield SimpleNamespace(spark=None, lake=None)
+
+    monkeypatch.setattr(commands, "engine", engine)
+    monkeypatch.setattr("pipelines.maintenance.compaction.compact", compact)
+    monkeypatch.setattr(commands.rendering, "flat_tables", lambda _: [])
+    SmallTable(home / "lake", ROWS, TRANSACTIONAL).commit(0, ("a", 1))
+    done = run("compact", "shop", "--json")
+    assert (got, json.loads(done.stdout)) == (["shop"], [])
+    assert "Nobody knows the flow shop here" in done.stderr
+    assert "UnknownFlowError" in run("compact", "shops", code=1).stderr
 
 
 def test_what_nobody_knows_is_still_refused(file: Path) -> None:
