@@ -10,6 +10,7 @@ from pipelines.catalog import flow
 from pipelines.errors import DefinitionError, UnknownFlowError
 
 if TYPE_CHECKING:
+    from pipelines.catalog import DailySlices
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.trident import TridentTopology
 
@@ -33,6 +34,16 @@ def topology_of(named: str) -> TridentTopology:
             raise
         return as_deployed(found)
     return spec.topology()
+
+
+def days_of(named: str) -> DailySlices | None:
+    """Return the days that the catalog gives a flow's slices; None for one from a file, or without days."""
+    if named.endswith((".yaml", ".yml")):
+        return None
+    try:
+        return flow(named).slices
+    except (DefinitionError, UnknownFlowError):
+        return None
 
 
 def deployed_files(registry: str) -> dict[str, DeployedFlow]:

@@ -617,7 +617,8 @@ class HalfMadeCheckpointError(TrideltaError):
         self.flow, self.group = flow, group
         super().__init__(
             f'flow "{flow}", query "{group}": a change of its partitions was cut off; its checkpoint may be half-made',
-            hint=f"start the flow once, which mends it (tridelta run {flow}), then try again",
+            hint=f"start the flow once, which mends it (tridelta run {flow}), then try again; if it has this stream no "
+            f"more, remove checkpoints/{flow}/{group} from the lake",
         )
 
 

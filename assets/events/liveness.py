@@ -19,7 +19,7 @@ from assets.deployment import deployment_key
 from assets.events.reporting import plain_failures
 from assets.view import FlowView
 from pipelines import logs
-from pipelines.nimbus.status import SILENT, STAYS, UNPLACED
+from pipelines.nimbus.status import DRAINED, SILENT, STAYS, UNPLACED
 from resources import NimbusResource
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _ALERT_SECONDS = 10.0
 def trouble(seen: FlowStatus, now: float) -> dict[str, str]:
     """Return the faults of a deployed flow as sentences, each by what stays the same while it lasts; empty if all is well.
 
-    A flow that somebody deactivated, or that drains, is well.
+    A flow that somebody deactivated, or that a rebalance or a kill drains, is well.
     """
     problems = {seen.problem: seen.problem} if seen.problem else {}
     if seen.status == "ACTIVE":
@@ -65,8 +65,12 @@ def _trouble(task: TaskStatus, now: float) -> tuple[str, str] | None:
         what = f"what it reads is gone: {', '.join(task.gone)}"
         return what, what
     behind = task.lag_seconds or 0.0
-    still = now - (task.last_batch_at or now - behind)
-    if task.state == "running" and any(task.backlog.values()) and still > max(STUCK_SECONDS, 10 * task.trigger_seconds):
+    # While it was deactivated nobody expected a batch.
+    still = now - max(task.last_batch_at or now - behind, task.begun_at or 0.0)
+    # Also one that hangs in its start, or while it drains for another place. Drained it is only until its worker has seen
+    # that the flow is active.
+    stands = task.state != DRAINED and any(task.backlog.values())
+    if stands and still > max(STUCK_SECONDS, 10 * task.trigger_seconds):
         return "stuck", f"it has something to read and no batch since {still:.0f} s"
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from contextlib import ExitStack
+from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,6 @@ from ops.cli.last_resort import PlainGroup
 from ops.cli.parts import (
     AsJson,
     ChangedWindows,
-    FlowName,
     KnownFlow,
     OnFresh,
     answer,
@@ -28,10 +28,10 @@ from ops.cli.parts import (
     tell_plainly,
     verb,
 )
-from ops.known_flows import topology_of
+from ops.known_flows import days_of, topology_of
 from pipelines import bounds
-from pipelines.catalog import FlowSpec, check_states, flow, found
-from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.catalog import DailySlices, check_states, found
+from pipelines.errors import DefinitionError, TrideltaError, UnknownFlowError
 from pipelines.graph.nodes import ChannelNode
 
 if TYPE_CHECKING:
@@ -164,15 +164,18 @@ def run(
 
 @verb(app)
 def backfill(
-    name: FlowName,
-    first: Annotated[str, typer.Option("--from", help="The first slice (day).")],
-    last: Annotated[str, typer.Option("--to", help="The last slice (day), included.")],
+    name: KnownFlow,
+    first: Annotated[str | None, typer.Option("--from", help="The first slice (day).")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="The last slice (day), included.")] = None,
+    single: Annotated[
+        list[str] | None, typer.Option("--slice", metavar="VALUE", help="A slice, as text; repeat it for each.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute slices; each is replaced in one commit per state."""
-    spec = flow(name)
-    slices = _slices(spec, first, last)
-    topology = spec.topology()
+    """Recompute slices: days from --from to --to, or each --slice; each is replaced in one commit per state."""
+    topology = topology_of(name)
+    slices = _slices(name, topology, (first, last), single or [])
+    name = topology.name
     with engine(as_json) as runtime, rendering.bar(f"{name}: slices", len(slices), as_json) as advance:
         report = runtime.backfill(
             topology,
@@ -188,12 +191,21 @@ def backfill(
         )
 
 
-def _slices(spec: FlowSpec, first: str, last: str) -> list[str]:
-    if spec.slices is None:
+def _slices(name: str, topology: TridentTopology, days: tuple[str | None, str | None], single: list[str]) -> list[str]:
+    """Return the slices that are asked for. Of a flow that the catalog gives no days, any day or text may be one."""
+    if all(spout.slice_by is None for spout in topology.spouts):
+        problem = f'flow "{topology.name}" is not sliced, so no part of it can be replaced'
+        raise DefinitionError(problem, hint=f"use: tridelta run {name}")
+    first, last = days
+    if bool(single) == any(days) or (first is None) != (last is None):
+        problem = "name slices by --from and --to, the first and the last day, or one by one by --slice"
         raise DefinitionError(
-            f'flow "{spec.name}" is not sliced, so no part of it can be replaced', hint=f"use: tridelta run {spec.name}"
+            problem, hint="for instance --from 2026-01-01 --to 2026-01-31, or --slice EMEA --slice APAC"
         )
-    return spec.slices.between(first, last)
+    known = days_of(name)
+    if first is not None and last is not None:
+        return (known or DailySlices(date(1000, 1, 1), date.max)).between(first, last)
+    return [day for text in single for day in known.between(text, text)] if known else single
 
 
 @verb(app)
@@ -348,14 +360,27 @@ def compact(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold closed generations, join small files, vacuum."""
-    topology = topology_of(name)
+    """Fold closed generations, join small files, vacuum. Of a flow that is gone the lake's tables alone are needed."""
+    flow = _flow_or_its_tables(name)
     from pipelines.maintenance import compaction
 
     keep = compaction.kept_here(retention_hours, channel_retention_hours)
     with engine(as_json) as runtime:
-        report = compaction.compact(runtime.spark, runtime.lake, topology, keep)
+        report = compaction.compact(runtime.spark, runtime.lake, flow, keep)
     answer(as_json, rendering.flat_tables(report), lambda: rendering.compacted(report))
+
+
+def _flow_or_its_tables(name: str) -> TridentTopology | str:
+    """Return the flow that is named, or the name where nobody knows it any more and the lake has tables of it."""
+    try:
+        return topology_of(name)
+    except UnknownFlowError:
+        from pipelines.maintenance.housekeeping import flows_in
+
+        if name not in flows_in(opened_lake()):
+            raise
+        errors.print(f"Nobody knows the flow {name} here; its tables are compacted, and its channels keep their rows.")
+        return name
 
 
 add_commands(app)

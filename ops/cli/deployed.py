@@ -74,10 +74,25 @@ def nimbus(*, makes: bool = False) -> Iterator[Nimbus]:
     from pipelines.nimbus.settings import registry_exists, registry_url
 
     if not (makes or registry_exists(url := registry_url())):
-        hint = "submit a flow, or correct TRIDELTA_HOME or TRIDELTA_REGISTRY"
-        raise RegistryError(url, "is not there: nothing was deployed from this home", hint=hint)
+        seen = (
+            "supervisors have run from this home, so it was there"
+            if _was_there()
+            else "nothing was deployed from this home"
+        )
+        hint = (
+            "if its file was lost, restore it first; else submit a flow, or correct TRIDELTA_HOME or TRIDELTA_REGISTRY"
+        )
+        raise RegistryError(url, f"is not there: {seen}", hint=hint)
     with Nimbus.from_environment(migrate=makes) as opened:
         yield opened
+
+
+def _was_there() -> bool:
+    """Return whether a supervisor has run from this home: a registry that is missing was lost then, or is another one."""
+    from pipelines.nimbus.settings import NimbusSettings
+
+    folder = NimbusSettings.from_environment().home / "supervisors"
+    return folder.is_dir() and any(supervisor.is_dir() for supervisor in folder.iterdir())
 
 
 def running() -> dict[str, dict[str, Any]]:
@@ -85,7 +100,7 @@ def running() -> dict[str, dict[str, Any]]:
     from pipelines.nimbus.errors import NimbusError
     from pipelines.nimbus.settings import registry_exists, registry_url
 
-    if not registry_exists(registry_url()):
+    if not (registry_exists(registry_url()) or _was_there()):
         return {}
     try:
         with nimbus() as there:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 errors = Screen(stderr=True, highlight=False)
 
-FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="A flow of the catalog.")]
 KnownFlow = Annotated[
     str, typer.Argument(metavar="FLOW|FILE.yaml", help="A flow of the catalog or a deployed one, or a flow as YAML.")
 ]

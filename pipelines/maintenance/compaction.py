@@ -18,7 +18,7 @@ from pipelines import logs
 from pipelines.errors import LockedError, NotCompactedError, TooLargeToFoldError, TrideltaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_log_checkpoints, sync_rest, sync_table
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint
 from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.protocol.groups import group_name, readers_of, spout_groups
 from pipelines.maintenance import channels, rejected, retention
@@ -45,6 +45,7 @@ logger = logs.logger(__name__)
 
 # A commit meets another one within milliseconds or not at all: a few tries with a short wait are many.
 _TRIES, _WAIT_SECONDS = 5, 0.2
+_HALF_MADE = "a former stream's change of partitions was cut off: remove its checkpoint if it will not come back"
 
 KEPT = Retention(quarantine_days=None, wait_seconds=600.0)
 """The retention of a compaction that is given none."""
@@ -112,7 +113,8 @@ def compact(
     started = time.monotonic()
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, keep or KEPT)
-    work.readers = {} if isinstance(flow, str) else readers_of(flow)
+    if not isinstance(flow, str):
+        work.readers, work.declared = readers_of(flow), _declared(flow)
     with work.alone(checkpoints_of(lake, flow), open_generations):
         reports = work.each(tables_of(lake, name), progress)
     if work.failed:
@@ -140,10 +142,14 @@ def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
 def checkpoints_of(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
     """Return the checkpoints of the flow's batch groups; of a topology also those that no run has made yet."""
     name = flow if isinstance(flow, str) else flow.name
-    declared = [] if isinstance(flow, str) else [group_name(spouts) for spouts in spout_groups(flow)]
+    declared = frozenset[str]() if isinstance(flow, str) else _declared(flow)
     folder = lake.checkpoint_path(name, "any").parent
     there = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     return [Checkpoint(name, lake.checkpoint_path(name, group)) for group in sorted({*declared, *there})]
+
+
+def _declared(flow: TridentTopology) -> frozenset[str]:
+    return frozenset(group_name(spouts) for spouts in spout_groups(flow))
 
 
 def tables_of(lake: Lake, flow: str) -> Iterator[StateTable]:
@@ -175,6 +181,10 @@ class _Compaction:
     groups: list[Checkpoint] = field(default_factory=list)
     open_generations: int = 1
     readers: dict[str, set[str]] = field(default_factory=dict)
+    declared: frozenset[str] | None = None
+    """The batch groups that the flow has now; None: not known."""
+    half_made: bool = False
+    """Whether a checkpoint of a former stream is half-made, so that what it has read stands nowhere."""
     failed: dict[str, Exception] = field(default_factory=dict)
 
     @contextmanager
@@ -183,8 +193,14 @@ class _Compaction:
         self.groups = groups
         with ExitStack() as locks:
             for group in groups:
-                locks.enter_context(group.rewriting(self.kept.wait_seconds))
-                Belonging(group, self.lake).check()
+                own = self._own_tables(group)
+                # Of a former stream the tables are another's now, and no start mends its checkpoint: it only limits what may go.
+                locks.enter_context(group.rewriting(self.kept.wait_seconds, half_made=own is None))
+                if own is not None:
+                    Belonging(group, self.lake).check(own)
+                elif (group.folder / MARKER).exists():
+                    self.half_made = True
+                    logger.warning("nothing is removed", flow=self.flow, group=group.folder.name, reason=_HALF_MADE)
             standing = not any(group.is_running() for group in groups)
             self.open_generations = (0 if standing else 1) if open_generations is None else open_generations
             if self.open_generations == 0:
@@ -192,6 +208,22 @@ class _Compaction:
                     locks.enter_context(group.committing(self.kept.wait_seconds))
             yield
             self._note()
+
+    def _own_tables(self, group: Checkpoint) -> list[StateTable] | None:
+        """Return the tables that a checkpoint is to belong to, none: all that are noted; None for that of a former stream.
+
+        Where the flow is known by its name alone, a table that another query has begun a newer epoch with is that one's.
+        """
+        if self.declared is not None:
+            return [] if group.folder.name in self.declared else None
+        noted, epoch = Belonging(group, self.lake), group.epoch
+        others = [other for other in self.groups if other.epoch and epoch and other.epoch.number > epoch.number]
+        taken_over = {name for other in others for name in Belonging(other, self.lake).known()}
+        tables = noted.tables()
+        left = [table for table in tables if not taken_over.intersection(noted.paths([table]))]
+        if len(left) == len(tables):
+            return []
+        return left or None
 
     def _note(self) -> None:
         """Note how far the tables have come: a stream that reads one goes by its versions, which an older copy gives again.
@@ -302,6 +334,8 @@ class _Compaction:
 
     def _needed_by_streams(self, table: StateTable) -> int | None:
         """Return the oldest version that a stream of any flow may ask for; None: none reads the table."""
+        if self.half_made:
+            return 0
         version = self._streamed.get(table.id)
         # As of a channel, the one before: the next version may not be there yet.
         return None if version is None else max(0, min(version, table.version()) - 1)
@@ -322,6 +356,8 @@ class _Compaction:
                 done.rows_let_go = rejected.let_go(table, opened, self.kept.quarantine_days, self._record(table))
         if table.path.parent != self.lake.channel_path("any").parent:
             return None
+        if self.half_made:
+            return 0
         asked = self.readers.get(table.name)
         taken = channels.taken(table, self.groups, None if asked is None else len(asked))
         hours = self.kept.state_hours if self.kept.channel_hours is None else self.kept.channel_hours

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,28 @@ def names_of(topology: TridentTopology) -> tuple[list[str], list[str]]:
     """Return the components and the queries that a flow has: what settings may name."""
     queries = _queries(topology)
     return _components(topology, queries), [query["group"] for query in queries]
+
+
+def asked_before(content: Content, there: Collection[str]) -> dict[str, int]:
+    """Return the parallelism that somebody has asked for in a version, of the components that are there.
+
+    Another release may have written it: what is no number of tasks is left out.
+    """
+    asked = _of_definition(content, "asked")
+    held = asked if isinstance(asked, Mapping) else {}
+    return {name: number for name, number in held.items() if name in there and type(number) is int and number > 0}
+
+
+def file_before(content: Content) -> Path | None:
+    """Return the file that a version was made from; None: the catalog, or it does not say."""
+    file = _of_definition(content, "file")
+    return Path(file) if _of_definition(content, "kind") == YAML and isinstance(file, str) else None
+
+
+def _of_definition(content: Content, name: str) -> Any:
+    # Its type is what this release writes.
+    definition: Any = content.definition
+    return definition.get(name) if isinstance(definition, Mapping) else None
 
 
 def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelism: Mapping[str, int]) -> None:

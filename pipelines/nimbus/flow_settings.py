@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
-from pipelines import bounds
+from pipelines import bounds, logs
 from pipelines.bounds import shown
 from pipelines.errors import nearest
 from pipelines.flowmix.yaml_parts import Form
@@ -18,6 +18,9 @@ from pipelines.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
+
+
+logger = logs.logger(__name__)
 
 
 def _printable(text: str) -> str:
@@ -138,6 +141,32 @@ def check_names(flow: str, settings: Mapping[str, Any]) -> None:
     for name in settings:
         if name not in SETTINGS:
             raise SubmitError(flow, f"unknown setting {shown(name)}; settings are {', '.join(sorted(SETTINGS))}")
+
+
+def going_on(flow: str, before: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the version before with which the next one goes on; another release may have written them.
+
+    What this release has no setting for is left out, and logged.
+
+    Args:
+        asked: Those that are named now.
+
+    Raises:
+        SubmitError: One that is not named now has a value that this release cannot work with: whoever updates is to say it.
+    """
+    held = before if isinstance(before, Mapping) else {}
+    unknown = sorted(shown(name) for name in held if name not in SETTINGS)
+    if unknown or held is not before:
+        logger.warning("settings left out", flow=flow, settings=unknown or shown(before), reason="of another release")
+    kept = {name: value for name, value in held.items() if name in SETTINGS}
+    for name, value in kept.items():
+        if name not in asked:
+            try:
+                check_settings(flow, {name: value})
+            except SubmitError as error:
+                problem = f"{error.problem}; another release wrote it: name it, --setting {name}=VALUE"
+                raise SubmitError(flow, problem) from None
+    return kept
 
 
 def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence[str]) -> None:

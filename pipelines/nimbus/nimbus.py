@@ -400,8 +400,9 @@ class Nimbus:
         parallelism, settings = dict(asked.parallelism or {}), asked.settings
         if current is not None:
             there, groups = deployed.names_of(topology)
-            parallelism = {c: n for c, n in current.definition.get("asked", {}).items() if c in there} | parallelism
-            settings = merged(without_gone(current.settings, there, groups), settings)
+            parallelism = deployed.asked_before(current, there) | parallelism
+            before = flow_settings.going_on(topology.name, current.settings, settings)
+            settings = merged(without_gone(before, there, groups), settings)
         content = deployed.content_of(
             topology,
             definition,
@@ -434,8 +435,8 @@ class Nimbus:
     def _next(self, asked: _Asked, current: Content) -> Content:
         """Return the content of a flow's next version."""
         file = asked.file
-        if file is None and current.definition["kind"] == deployed.YAML:
-            file = Path(current.definition["file"])
+        if file is None:
+            file = deployed.file_before(current)
         workers = current.workers if asked.workers is None else asked.workers
         return self._content(replace(asked, flow=asked.name(), file=file, workers=workers), current)[0]
 

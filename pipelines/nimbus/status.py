@@ -68,6 +68,8 @@ class TaskStatus:
         checks: By `gate/check` what each check has said since its worker started it (`CheckStatus`).
         last_error: Why it failed last; None if it has not since it last came through.
         last_batch_at: When its last batch ended, in seconds since 1970.
+        begun_at: Since when it is to run: it came to its worker then, or its flow was activated. Workers of earlier releases do
+            not say it.
         memory_bytes: memory of its worker's processes, shared by all that runs in it.
         restarts: How often its query was started again after a failure.
         version: The flow's version that it runs; None before the first beat.
@@ -99,6 +101,7 @@ class TaskStatus:
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     last_error: str | None = None
     last_batch_at: float | None = None
+    begun_at: float | None = None
     memory_bytes: int | None = None
     restarts: int = 0
     version: int | None = None

@@ -226,6 +226,24 @@ def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> N
         (status(backlog={"files": 3.0}, last_batch_at=NOW - 500, lag_seconds=500.0), []),
         (status(backlog={"files": 3.0}, last_batch_at=NOW - 700, lag_seconds=700.0, trigger_seconds=300.0), []),
         (replace(status(state="failed", last_error="x"), status="INACTIVE"), []),
+        *(
+            (
+                status(state=state, backlog={"files": 12.0}, last_batch_at=NOW - 7200, begun_at=NOW - 9000),
+                ["days: it has something to read and no batch since 7200 s"],
+            )
+            for state in ("draining", "starting", "repartitioning", "assigned")
+        ),
+        # Of a worker of an earlier release.
+        (
+            status(state="draining", backlog={"files": 12.0}, last_batch_at=NOW - 7200),
+            ["days: it has something to read and no batch since 7200 s"],
+        ),
+        # Activated a moment ago: its worker has not seen it, or starts it.
+        (status(state="drained", backlog={"files": 12.0}, last_batch_at=NOW - 7200), []),
+        *(
+            (status(state=state, backlog={"files": 12.0}, last_batch_at=NOW - 7200, begun_at=NOW - 60), [])
+            for state in ("starting", "repartitioning", "running")
+        ),
         (replace(status(), problem="no place"), ["no place"]),
         (replace(status(state="silent", beat_age_seconds=40.0), problem="cannot be loaded"), ["cannot be loaded"]),
         (

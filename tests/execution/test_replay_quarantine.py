@@ -21,6 +21,7 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.checkpoint.belonging import CheckpointBehindError, TableBehindError, adopt
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.replay_records import Records
+from pipelines.execution.replays import selection
 from pipelines.execution.replays.counted import HALF_MADE
 from pipelines.execution.replays.report import LotReport
 from pipelines.execution.replays.runner import UNDECIDED, look
@@ -160,6 +161,28 @@ class _Killed(BaseException):
 MOMENTS = [
     (moment, table) for table in ("rows", "by_k", "quarantine") for moment in ("committing", "committed")
 ]  # fmt: skip
+
+
+def test_more_rows_of_one_batch_than_go_at_once_are_several_replays(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "ROWS_AT_ONCE", 2)
+    shop.put(*((k, n, "d1") for k, n in (("a", 7), ("a", 7), ("a", 7), ("b", 8), ("b", 99))))
+    shop.runtime.catch_up(shop.flow(3))
+
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state, txid) == ("committed", "rows", 2):
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[kill]).replay_quarantine(shop.flow(9))
+    report = shop.runtime.replay_quarantine(shop.flow(9))
+    assert report.resumed == (2,)
+    assert [(lot.number, lot.landed, lot.refused) for lot in report.lots] == [(2, 2, {}), (3, 0, {"most": 1})]
+    assert shop.rows == Counter({("a", 7): 3, ("b", 8): 1})
+    assert shop.refused == [("high", "most", 99)]
+    assert [one.rows for one in Records(shop.lake.quarantine_path("shop")).all()] == [2, 2, 1]
+    assert not verify(shop.spark, shop.lake, shop.flow(9)).differing
 
 
 @pytest.mark.exhaustive

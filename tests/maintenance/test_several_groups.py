@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
+from pipelines.execution.checkpoint.belonging import Belonging, CheckpointBehindError
+from pipelines.execution.checkpoint.engine_files import MARKER, Checkpoint, Epoch
 from pipelines.maintenance import compact, compaction, folding
 from pipelines.maintenance.clustering import recluster
+from pipelines.maintenance.compaction import KEPT
 from pipelines.maintenance.plan import Closed, parts_of
 from pipelines.places.location import on_disk
+from pipelines.sources import FixedBatches
 from pipelines.state import record
 from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.trident import DeltaState, TridentTopology
 from tests.maintenance.test_quarantine_retention import Refused
 from tests.state.small_kinds import FLOW, SmallTable
 
@@ -100,3 +105,53 @@ def test_of_quarantine_what_any_group_may_come_to_is_left(
     compact(None, refused.lake, FLOW)
     assert set(generations(on_disk(refused.table.path)).values()) == {1}, "nobody commits: the locks are held"
     assert refused.held() == held
+
+
+def renamed(root: Path) -> tuple[SmallTable, Checkpoint]:
+    """A state whose stream was renamed: its new query has begun epoch 2, and the folder of the former one is still there."""
+    state = SmallTable(root, ROWS, TRANSACTIONAL)
+    lake, old, new = Lake(root), checkpoint_at(Lake(root), "fast", SLOW), checkpoint_at(Lake(root), "slow", SLOW)
+    for txid in range(SLOW + 1):
+        state.commit(txid, (f"k{txid}", txid))
+    Belonging(old, lake).note([state.table])
+    new.begin(Epoch(2, SLOW + 1))
+    for txid in range(SLOW + 1, 2 * SLOW + 2):
+        state.commit(txid, (f"k{txid}", txid), epoch=2)
+    Belonging(new, lake).note([state.table])
+    return state, old
+
+
+def flow_with(stream: str) -> TridentTopology:
+    topology = TridentTopology(FLOW)
+    topology.new_stream(stream, FixedBatches("word string", [])).partition_persist(DeltaState("counts"))
+    return topology
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_checkpoint_that_a_renamed_stream_has_left_does_not_stop_a_compaction(tmp_path: Path, by_name: bool) -> None:
+    state, old = renamed(tmp_path)
+    with pytest.raises(CheckpointBehindError):
+        Belonging(old, Lake(tmp_path)).check()
+    held = state.held()
+    flow = FLOW if by_name else flow_with("slow")
+    (report,) = compact(None, Lake(tmp_path), flow).tables
+    assert report.before.files > report.after.files
+    assert state.held() == held
+
+
+def test_an_older_checkpoint_of_a_stream_that_the_flow_has_still_stops_it(tmp_path: Path) -> None:
+    renamed(tmp_path)
+    with pytest.raises(CheckpointBehindError):
+        compact(None, Lake(tmp_path), flow_with("fast"))
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_beside_a_half_made_checkpoint_of_a_former_stream_nothing_goes(tmp_path: Path, by_name: bool) -> None:
+    state, old = renamed(tmp_path)
+    (on_disk(old.folder) / MARKER).write_text("{}")
+    held = state.held()
+    flow = FLOW if by_name else flow_with("slow")
+    keep = replace(KEPT, state_hours=0.0)
+    (report,) = compact(None, Lake(tmp_path), flow, keep).tables
+    assert (report.files_removed, report.before.files > report.after.files) == (0, True)
+    assert state.held() == held

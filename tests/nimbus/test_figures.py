@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines.execution.report import BatchReport
+from pipelines.nimbus.status import ASSIGNED, DRAINED, FAILED
 from pipelines.nimbus.telemetry import figures
 from pipelines.nimbus.telemetry.figures import TaskFigures, gone, waiting
 from pipelines.sources.folder import literal_path
@@ -179,6 +180,18 @@ def test_a_count_that_takes_long_pauses_counts_alone(monkeypatch: pytest.MonkeyP
     now[0] += 5
     own.look(query, tmp_path)
     assert counted == [1000.0, 1360.0], "the pause is at most five minutes"
+
+
+def test_what_is_told_as_its_begin_is_no_attempt_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(figures.time, "time", lambda: now)
+    task = TaskFigures("days", 5.0)
+    began = []
+    for state in (ASSIGNED, FAILED, DRAINED, FAILED):
+        now, task.state = now + 10.0, state
+        task.begins()
+        began.append(task.to_json()["begun_at"])
+    assert began == [110.0, 110.0, 130.0, 130.0]
 
 
 def test_a_failure_is_over_when_a_trigger_has_ended_without_a_batch_too(tmp_path: Path) -> None:

@@ -455,6 +455,43 @@ def test_a_record_that_cannot_be_read_hides_no_other_flow(nimbus: Nimbus, odd: d
     assert nimbus.kill("numbers").status == "KILLED"
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *ODD_RECORDS,
+        {"settings": {"colour": "red"}},
+        {"settings": {"colour": "red", "isolated": True, "spark": {"spark.ui.enabled": False}}},
+        {"settings": ["red"]},
+        {"settings": 5},
+        {"definition": {"kind": "catalog", "queries": [], "asked": [1]}},
+        {"definition": {"kind": "catalog", "queries": [], "asked": {"delays": "four"}}},
+    ],
+    ids=str,
+)
+def test_an_update_mends_what_another_release_wrote(nimbus: Nimbus, odd: dict[str, Any]) -> None:
+    nimbus.submit("flights")
+    with nimbus.store.write() as connection:
+        connection.execute(update(versions).values(**odd))
+    updated = nimbus.update("flights")
+    assert (updated.version, updated.problem) == (2, None)
+    check_deployed(nimbus.registry.flow("flights"))
+    held = odd.get("settings")
+    kept = {name: value for name, value in held.items() if name != "colour"} if isinstance(held, dict) else {}
+    assert kept.items() <= updated.settings.items()
+    assert "colour" not in updated.settings
+
+
+def test_a_value_of_another_release_is_for_who_updates_to_say(nimbus: Nimbus) -> None:
+    nimbus.submit("flights")
+    with nimbus.store.write() as connection:
+        connection.execute(update(versions).values(settings={"max_attempts": "three", "hosts": ["a"]}))
+    with pytest.raises(
+        SubmitError, match=r"not 'three'; another release wrote it: name it, --setting max_attempts=VALUE"
+    ):
+        nimbus.update("flights")
+    assert nimbus.update("flights", max_attempts=4).settings == {"max_attempts": 4, "hosts": ["a"]}
+
+
 BEAT = {
     "group": "q",
     "state": "running",

@@ -86,6 +86,19 @@ def test_a_registry_that_does_not_answer_does_not_hide_the_catalog(monkeypatch: 
     assert json.loads(done.stdout)[0]["flow"] == "flights"
 
 
+def test_a_registry_that_was_lost_is_not_one_that_was_never_there(home: Path) -> None:
+    assert "nothing was deployed from this home" in runner.invoke(app, ["status"]).stderr
+    assert runner.invoke(app, ["list"]).stderr == ""
+    (home / "nimbus" / "supervisors" / "vm").mkdir(parents=True)
+    for arguments, code in ((["status"], 1), (["list"], 0)):
+        done = runner.invoke(app, arguments)
+        assert done.exit_code == code
+        said = " ".join(done.stderr.split())
+        assert "supervisors have run from this home, so it was there" in said
+        assert "if its file was lost, restore it first; else submit a flow" in said
+    assert not (home / "nimbus" / "registry.db").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

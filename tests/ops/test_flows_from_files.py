@@ -19,7 +19,9 @@ from ops.cli import app as commands
 from pipelines.catalog import FlowSettings
 from pipelines.maintenance import HousekeepingReport, Retention
 from pipelines.maintenance.housekeeping import Flows
+from pipelines.state.kinds import ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from tests.state.small_kinds import SmallTable
 
 TEXT = (
     "flow: orders\nstreams:\n  - name: s\n    source: {json_files: {path: in, schema: v bigint}}\n"
@@ -85,6 +87,70 @@ def test_verbs_with_spark(file: Path, how: str, monkeypatch: pytest.MonkeyPatch)
     run("compact", named, "--json")
     run("run", named, "--json")
     assert got == ["orders"] * 3
+
+
+SLICED = TEXT.replace("schema: v bigint}}", "schema: 'v bigint, day string'}}\n    slice_by: day")
+
+
+@pytest.fixture
+def backfilled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """What is backfilled, with no Spark."""
+    got: list[tuple[str, list[str]]] = []
+
+    def backfill(topology: Any, slices: list[str], **_: Any) -> Any:
+        got.append((topology.name, slices))
+        return SimpleNamespace(to_json=dict, failed=())
+
+    @contextmanager
+    def engine(_: bool) -> Iterator[Any]:
+        yield SimpleNamespace(backfill=backfill)
+
+    monkeypatch.setattr(commands, "engine", engine)
+    return got
+
+
+@pytest.mark.parametrize("how", ["name", "file", "gone"])
+def test_slices_of_a_flow_from_a_file(home: Path, how: str, backfilled: list[tuple[str, list[str]]]) -> None:
+    file = home / "orders.yaml"
+    file.write_text(SLICED)
+    run("submit", str(file), "--inactive", "--no-supervisor", "--no-wait")
+    named = named_as(how, file)
+    run("backfill", named, "--from", "2026-01-01", "--to", "2026-01-02", "--json")
+    run("backfill", named, "--slice", "EMEA", "--slice", "2026-01-05", "--json")
+    assert backfilled == [("orders", ["2026-01-01", "2026-01-02"]), ("orders", ["EMEA", "2026-01-05"])]
+    for wrong in (["--from", "2026-01-01"], ["--from", "EMEA", "--to", "EMEA"], [], ["--to", "a", "--slice", "a"]):
+        assert "DefinitionError" in run("backfill", named, *wrong, code=1).stderr
+
+
+def test_slices_of_a_flow_of_the_catalog(home: Path, backfilled: list[tuple[str, list[str]]]) -> None:
+    run("backfill", "flights", "--slice", "2013-01-05", "--json")
+    assert backfilled == [("flights", ["2013-01-05"])]
+    assert "not a slice of this flow" in run("backfill", "flights", "--slice", "2012-01-05", code=1).stderr
+
+
+def test_a_flow_from_a_file_that_is_not_sliced(file: Path) -> None:
+    done = run("backfill", str(file), "--slice", "a", code=1)
+    assert ("is not sliced" in done.stderr, f"tridelta run {file}" in done.stderr.replace("\n", "")) == (True, True)
+
+
+def test_a_flow_that_is_gone_is_compacted_by_its_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[Any] = []
+
+    def compact(spark: Any, lake: Any, flow: Any, *_: Any) -> Any:
+        got.append(flow)
+
+    @contextmanager
+    def engine(_: bool) -> Iterator[Any]:
+        yield SimpleNamespace(spark=None, lake=None)
+
+    monkeypatch.setattr(commands, "engine", engine)
+    monkeypatch.setattr("pipelines.maintenance.compaction.compact", compact)
+    monkeypatch.setattr(commands.rendering, "flat_tables", lambda _: [])
+    SmallTable(home / "lake", ROWS, TRANSACTIONAL).commit(0, ("a", 1))
+    done = run("compact", "shop", "--json")
+    assert (got, json.loads(done.stdout)) == (["shop"], [])
+    assert "Nobody knows the flow shop here" in done.stderr
+    assert "UnknownFlowError" in run("compact", "shops", code=1).stderr
 
 
 def test_what_nobody_knows_is_still_refused(file: Path) -> None:

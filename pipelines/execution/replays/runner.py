@@ -32,7 +32,6 @@ from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
 from pipelines.execution.replays.report import LotReport, ReplayReport
 from pipelines.execution.replays.selection import (
     NUMBER,
-    ROWS_AT_ONCE,
     EntryPlace,
     Lot,
     ReplayError,
@@ -110,7 +109,8 @@ class Replayer:
             reports, refusals = [], []
             # Before the rows are read that the tables are asked about.
             seen = self._versions()
-            for lot in lots(self._writer.table, selection, self._topology):
+            found = lots(self._writer.table, selection, self._topology)
+            for lot in (part for whole in found for part in whole.parts()):
                 try:
                     reports.append(self._reported(self._replay(lot, seen)))
                 except (ReplayError, GateError) as error:
@@ -148,9 +148,6 @@ class Replayer:
         return {**found, NAME: self._writer.table.version()}
 
     def _replay(self, lot: Lot, seen: dict[str, int]) -> LotReport:
-        if lot.rows.num_rows > ROWS_AT_ONCE:
-            problem = f"they are {lot.rows.num_rows:,}, more than the {ROWS_AT_ONCE:,} that are replayed at once"
-            raise ReplayError(self._topology.name, lot.what, problem, "name fewer txids, or fewer reasons")
         with self._named(lot):
             work = self._work(entry_of(self._topology, lot))
             for sink in work.sinks:

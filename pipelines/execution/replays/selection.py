@@ -30,7 +30,7 @@ NUMBER = "number"
 STORED = (*(name for name, _ in COLUMNS), *ENGINE_COLUMNS)
 BACKFILLS = "backfills"
 ROWS_AT_ONCE = 500_000
-"""Rows a replay: it goes through the driver, and streams of the flow wait for it."""
+"""Rows a replay: it goes through the driver. A larger lot is several of them."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,11 @@ class Lot:
         """Return the lot in words, for messages."""
         place = {SOURCE: f'rejected at source "{self.stream}"', BATCH: f'of poison batches of "{self.stream}"'}
         return "rows " + place.get(self.stage, f'rejected by gate "{self.stage}"')
+
+    def parts(self) -> Iterator[Lot]:
+        """Yield it in parts of ROWS_AT_ONCE rows, in order: each is a replay of its own, with its rows in its own record."""
+        for first in range(0, self.rows.num_rows, ROWS_AT_ONCE):
+            yield Lot(self.stage, self.stream, self.rows.slice(first, ROWS_AT_ONCE))
 
     def only(self, numbers: set[int]) -> Lot:
         """Return the lot with the rows of these numbers alone."""
@@ -251,7 +256,8 @@ def entry_of(topology: TridentTopology, lot: Lot) -> EntryPlace:
 def instead(topology: TridentTopology) -> str:
     """Return what to do about rows that cannot be replayed."""
     if any(spout.slice_by is not None for spout in topology.spouts):
-        return f"backfill their slices (tridelta backfill {topology.name}): that judges the source's rows again, all together"
+        how = f"tridelta backfill {topology.name} --slice VALUE, or its FILE.yaml"
+        return f"backfill their slices ({how}): that judges the source's rows again, all together"
     return f"count the source's rows again: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
 
 

@@ -195,6 +195,7 @@ class Task(threading.Thread):
                         self.figures.state = STARTING if self.wanted or self.ahead.reads else DRAINED
                         self._leaving.wait(_POLL_SECONDS)
                     elif self._asked.wanted.is_set():
+                        self.figures.begins()
                         # The lease says who owns the checkpoint: whichever host had it before.
                         with leased():
                             self._live()

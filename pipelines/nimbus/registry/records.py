@@ -245,7 +245,8 @@ def _rebalanced(
 
 
 def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = settings.get(name)
+    # Another release may have written the settings.
+    table = settings.get(name) if isinstance(settings, Mapping) else None
     return table if isinstance(table, Mapping) else {}
 
 

@@ -405,10 +405,13 @@ def _flow_of(row: Row[Any], version: Version) -> DeployedFlow:
 
 
 def _placed_by(flow: DeployedFlow) -> object:
-    """Return what a flow's assignment follows from."""
-    settings = {name: flow.settings.get(name) for name in PLACING_SETTINGS}
+    """Return what a flow's assignment follows from; None for a version that another release wrote, and that is no such record."""
     content = flow.version.content
-    return content.components, flow.scale.parallelism, flow.workers, content.definition.get("queries"), settings
+    try:
+        settings = {name: flow.settings.get(name) for name in PLACING_SETTINGS}
+        return content.components, flow.scale.parallelism, flow.workers, content.definition.get("queries"), settings
+    except (AttributeError, TypeError):
+        return None
 
 
 def _status(value: str | None) -> Status | None:

@@ -21,7 +21,7 @@ from pipelines import logs
 from pipelines.causes import shortened
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
-from pipelines.nimbus.status import ASSIGNED, FAILED, REPARTITIONING, RUNNING, STARTING, CheckStatus
+from pipelines.nimbus.status import ASSIGNED, DRAINED, FAILED, REPARTITIONING, RUNNING, STARTING, CheckStatus
 from pipelines.places.location import Location, Place
 from pipelines.places.store import Entry, StoreError
 from pipelines.sources.base import Source, place_of
@@ -253,6 +253,7 @@ class TaskFigures:
         self.state = ASSIGNED
         self._group, self._trigger = group, trigger_seconds
         self.last_error: str | None = None
+        self._begun_at = time.time()
         self._restarts = self._batches = self._rows = self._quarantined = 0
         self._seconds: deque[float] = deque(maxlen=LAST_BATCHES)
         self._ends: deque[tuple[float, int]] = deque(maxlen=LAST_BATCHES)
@@ -273,6 +274,11 @@ class TaskFigures:
         """Take in the last batch that an earlier life has finished."""
         done, epoch = checkpoint.finished_batches(), checkpoint.epoch
         self._before = epoch.txid(done - 1) if done and epoch else None
+
+    def begins(self) -> None:
+        """Note that its query is to run from now on, unless it is tried again after a failure."""
+        if self.state in (ASSIGNED, DRAINED):
+            self._begun_at = time.time()
 
     def started(self, again: bool) -> None:
         """Note that its query runs; `again` after a failure."""
@@ -384,5 +390,6 @@ class TaskFigures:
             "failing": self.state == FAILED
             or (bool(self.last_error) and self.state in (STARTING, REPARTITIONING, RUNNING)),
             "last_batch_at": self._ends[-1][0] if self._ends else None,
+            "begun_at": self._begun_at,
             "restarts": self._restarts,
         }
