@@ -60,6 +60,15 @@ def check_commit(table: str, file: Place) -> Mapping[str, Any]:
     """Return the `commitInfo` of a commit that is whole.
 
     Raises:
+        DamagedTableError: as of `whole_actions`.
+    """
+    return next((action["commitInfo"] for action in whole_actions(table, file) if "commitInfo" in action), {})
+
+
+def whole_actions(table: str, file: Place) -> list[dict[str, dict[str, Any]]]:
+    """Return the actions of a commit that is whole, in its order, each with its name.
+
+    Raises:
         DamagedTableError: it is empty, cut off, or says that it adds more files than it does.
     """
     try:
@@ -88,7 +97,7 @@ def check_commit(table: str, file: Place) -> Mapping[str, Any]:
     adds = sum("add" in action for action in actions)
     if info.get("operation") in ("WRITE", "MERGE") and adds < said:
         raise _commit(table, file, f"it is cut off: it says that it adds {said} file(s), and adds {adds}")
-    return info
+    return actions
 
 
 def _commit(table: str, file: Place, problem: str) -> DamagedTableError:

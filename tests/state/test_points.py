@@ -141,14 +141,24 @@ def test_a_batch_whose_file_is_vacuumed_by_now(state: SmallTable) -> None:
     assert [values(state.table, A) for _ in range(2)] == [[2], [2]]
 
 
+def without_adds(commit: Path) -> None:
+    """Cut a commit off behind a whole line, ahead of the files that it adds."""
+    lines = commit.read_text("utf-8").splitlines()
+    kept = [line for line in lines if not line.startswith('{"add"')]
+    assert len(kept) < len(lines)
+    commit.write_text("\n".join(kept), "utf-8")
+
+
 @pytest.mark.parametrize(
     ("of_log", "damage", "says"),
     [
         (False, lambda file: file.unlink(), "a data file of version 2: it is missing"),
         (False, lambda file: file.write_bytes(b"PAR1"), "a data file of version 2: it has 4 bytes"),
         (True, lambda file: file.write_bytes(file.read_bytes()[:-10]), "commit 2 of the log"),
+        (True, lambda file: file.write_bytes(b""), "commit 2 of the log: it is empty"),
+        (True, without_adds, "commit 2 of the log: it is cut off"),
     ],
-    ids=["missing", "cut off", "cut off commit"],
+    ids=["missing", "cut off", "cut off commit", "empty commit", "commit cut off at a line"],
 )
 def test_a_batch_that_is_damaged(
     state: SmallTable, tmp_path: Path, of_log: bool, damage: Callable[[Path], Any], says: str
