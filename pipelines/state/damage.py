@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import count, pairwise, takewhile
+from itertools import count, islice, pairwise, takewhile
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from pipelines.errors import TrideltaError
 from pipelines.places.location import Location, Place, by_name
 from pipelines.state.delta_log import (
+    FAR,
     actions,
     commit_file,
     commit_files,
@@ -120,12 +121,12 @@ def check_log(table: str, path: Place, since: int = 0) -> None:
     is opened: at sizes, and at the commits behind the last checkpoint, which are small and at most as many as its interval.
 
     Args:
-        since: commits before it are not looked at.
+        since: commits before it are not looked at, unless so many have come since that this is dearer.
     """
-    if since > 0:
-        # The log has grown behind what is known: mostly by one commit.
-        files = list(takewhile(lambda file: file.exists(), (commit_file(path, version) for version in count(since))))
-    else:
+    # The log has grown behind what is known: mostly by one commit.
+    later = takewhile(lambda file: file.exists(), (commit_file(path, version) for version in count(since)))
+    files = list(islice(later, FAR)) if since > 0 else []
+    if not 0 < len(files) < FAR:
         # A listing says it of all commits, and a week of them is many.
         there = sizes(path)
         for name in sorted(there):

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from pipelines.places.location import Location, Place
 from pipelines.state.damage import whole_actions
-from pipelines.state.delta_log import Mark, commit_file, commit_mark
+from pipelines.state.delta_log import FAR, Mark, commit_file, commit_mark
 from pipelines.state.kinds import LOG
 from pipelines.state.literals import quoted
 from pipelines.state.reading import Key, Reader, Row, finished, matching
@@ -116,19 +116,22 @@ class PointReads:
     # --- versions ---------------------------------------------------------------------------------------------------
 
     def _follow(self) -> Reader:
-        """Go to the last version: by the rows that were appended, if nothing else happened."""
+        """Go to the last version: by the rows that were appended, if nothing else happened and they are of a few commits."""
         reader = self._reader
         if reader is None or self._mark is None or commit_mark(self._path, self._version) != self._mark:
             reader = self._opened()
             self._start_afresh(reader)
+        followed = 0
         while (mark := commit_mark(self._path, self._version + 1)) is not None:
-            rows = self._new_rows(reader)
+            # Not before the second commit: a reader that keeps up with the batches asks for nothing more.
+            far = followed == FAR or (followed == 1 and commit_file(self._path, self._version + FAR - 1).exists())
+            rows = None if far else self._new_rows(reader)
             if rows is None:
                 reader = self._opened()
                 self._start_afresh(reader)
                 continue
             self._append(rows)
-            self._version, self._mark = self._version + 1, mark
+            self._version, self._mark, followed = self._version + 1, mark, followed + 1
         return reader
 
     def _new_rows(self, reader: Reader) -> pa.Table | None:

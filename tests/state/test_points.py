@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.maintenance import compact
+from pipelines.state import damage as damage_of
 from pipelines.state import key_cache as points
 from pipelines.state import table as state_table
 from pipelines.state import views
@@ -139,6 +140,44 @@ def test_a_batch_whose_file_is_vacuumed_by_now(state: SmallTable) -> None:
     DeltaTable(str(state.table.path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert not file.exists()
     assert [values(state.table, A) for _ in range(2)] == [[2], [2]]
+
+
+@pytest.mark.parametrize(("missed", "followed"), [(5, 5), (6, 1), (12, 1)])
+def test_a_handle_that_slept_over_many_commits(
+    state: SmallTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missed: int, followed: int
+) -> None:
+    """They are not followed one by one: to open the table anew reads less."""
+    monkeypatch.setattr(points, "FAR", 6)
+    monkeypatch.setattr(damage_of, "FAR", 6)
+    reader, calls, checked = Lake(tmp_path).state("counts"), list[int](), list[str]()
+    assert values(reader, A) == [1]
+    for txid in range(1, missed + 1):
+        state.commit(txid, ("a", 1), *([("b", 1)] if txid == 1 else []))
+    DeltaTable(str(state.table.path)).create_checkpoint()
+    real, check = points.appended_rows, damage_of.check_commit
+    monkeypatch.setattr(points, "appended_rows", lambda *args: (calls.append(args[1]), real(*args))[1])
+    monkeypatch.setattr(damage_of, "check_commit", lambda *args: (checked.append(args[1].name), check(*args))[1])
+    assert values(reader, A, B) == [1 + missed, 3]
+    assert (len(calls), len(checked) <= 5) == (followed, True)
+    assert reader.version() == missed + 1
+    assert len(checked) <= 5
+
+
+def test_a_writer_that_is_faster_than_the_reader(state: SmallTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "FAR", 6)
+    table, calls, real = state.table, list[int](), points.appended_rows
+    assert values(table, A) == [1]
+    state.commit(1, ("a", 1))
+
+    def slowly(path: Path, version: int, reader: Reader, most: int) -> Any:
+        calls.append(version)
+        if len(calls) < 20:
+            state.commit(1 + len(calls), ("a", 1))
+        return real(path, version, reader, most)
+
+    monkeypatch.setattr(points, "appended_rows", slowly)
+    assert values(table, A) == [8]
+    assert len(calls) == 6
 
 
 def without_adds(commit: Path) -> None:
