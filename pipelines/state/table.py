@@ -82,16 +82,20 @@ class StateTable:
         Raises:
             StateSchemaError: a Delta table of others lies where the state would be.
         """
-        latest = self._latest()
-        if self._schema is None or self._schema[0] is not latest:
-            text = latest.metadata().configuration.get(PROPERTY)
+        return self._declared_by(self._latest())
+
+    def _declared_by(self, table: DeltaTable) -> StateSchema:
+        """Return the schema that a version of the table says."""
+        known = self._schema
+        if known is None or known[0] is not table:
+            text = table.metadata().configuration.get(PROPERTY)
             if text is None:
                 raise StateSchemaError(self.name, "the engine did not make it")
             # Parsed once for all versions that say the same.
-            same = self._schema is not None and self._schema[1] == text
-            schema = self._schema[2] if same and self._schema else StateSchema.model_validate_json(text)
-            self._schema = (latest, text, schema)
-        return self._schema[2]
+            same = known is not None and known[1] == text
+            schema = known[2] if same and known else StateSchema.model_validate_json(text)
+            self._schema = known = (table, text, schema)
+        return known[2]
 
     @property
     def schema(self) -> pa.Schema:
@@ -179,9 +183,11 @@ class StateTable:
         timestamp: datetime | None = None,
         before: int | None = None,
     ) -> Reader:
-        # First: it sees whether the table was created again, with other versions.
-        declared = self.declared
-        return Reader(self._at(txid, version, timestamp), declared, before)
+        snapshot = self._at(txid, version, timestamp)
+        # Of one look where that can be: a flow that adds a column between two makes commits that the rows may be behind, and the
+        # schema not. An earlier version is read by the columns of now, which are asked for behind it for the same reason.
+        present = txid is None and version is None and timestamp is None
+        return Reader(snapshot, self._declared_by(snapshot.table) if present else self.declared, before)
 
     def scan(
         self,

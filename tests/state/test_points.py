@@ -31,7 +31,7 @@ from pipelines.state.record import COMPACTION, BatchRecord
 from pipelines.state.schema import ValueColumn
 from pipelines.state.table import StateTable
 from tests.maintenance.small_state import SmallState
-from tests.state.small_kinds import COLUMNS, FLOW, SmallTable
+from tests.state.small_kinds import COLUMNS, FLOW, WIDER, SmallTable
 
 A, B, NOBODY = {"word": "a"}, {"word": "b"}, {"word": "nobody"}
 
@@ -178,6 +178,27 @@ def test_a_writer_that_is_faster_than_the_reader(state: SmallTable, monkeypatch:
     monkeypatch.setattr(points, "appended_rows", slowly)
     assert values(table, A) == [8]
     assert len(calls) == 6
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda table: table.get([A]), lambda table: table.scan().to_pylist()],
+    ids=["get", "scan"],
+)
+def test_a_column_that_is_added_while_a_reader_looks(
+    state: SmallTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[StateTable], Any]
+) -> None:
+    reader, at, wider = Lake(tmp_path).state("counts"), StateTable._at, list[SmallTable]()
+
+    def late(self: StateTable, *point: Any) -> Any:
+        if self is reader and not wider:
+            wider.append(SmallTable(tmp_path, LOG, OPAQUE, WIDER))
+        return at(self, *point)
+
+    monkeypatch.setattr(StateTable, "_at", late)
+    assert ask(reader)[0] == {"word": "a", "n": 1, "total": 0}
+    wider[0].commit(1, ("a", 1, 10))
+    assert ask(reader)[0] == {"word": "a", "n": 2, "total": 10}
 
 
 def without_adds(commit: Path) -> None:
