@@ -359,4 +359,7 @@ def _besides(commits: Iterable[CommitRecord]) -> set[_Besides]:
 
 def _keeps_rows(commit: CommitRecord) -> bool:
     """Return whether readers find after this commit what they found before it."""
-    return commit.kind == COMPACTION or commit.operation in _HARMLESS
+    if commit.kind != COMPACTION or commit.record is None:
+        return commit.operation in _HARMLESS
+    # Of earlier releases that of a channel is known: no other DELETE names a txid.
+    return not commit.record.let_go and (commit.operation != "DELETE" or commit.record.folded_before is None)
