@@ -150,7 +150,8 @@ class StateTable:
         """Return the rows of some keys, in the order asked for; a key that the state does not hold gives no row.
 
         Args:
-            keys: one dict a key, with a value for every key column; None or `[{}]` for a state without keys.
+            keys: one dict a key, with a value for every key column; None or `[{}]` for a state without keys. Of a state of rows:
+                values of any columns, None for all rows. An empty list gives no row.
 
         Raises:
             FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
@@ -159,6 +160,8 @@ class StateTable:
         check_mappings(keys)
         present = txid is None and version is None and timestamp is None
         reader = self._points.current() if present else self._reader(txid, version, timestamp)
+        if keys is not None and not keys:
+            return []
         if reader.declared.layout == ROWS:
             return self._matching(keys or [], reader)
         asked = [dict(key) for key in keys or [{}]]

@@ -15,7 +15,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import FieldError, ReadPointError, UnknownStateError
 from pipelines.sources import FixedBatches
 from pipelines.state import table as state_table
-from pipelines.state.kinds import MAP, TRANSACTIONAL
+from pipelines.state.kinds import LOG, MAP, ROWS, TRANSACTIONAL
 from pipelines.state.literals import KeyValueError, literal
 from pipelines.trident import Average, Count, DeltaState, Max, Min, Sum, TridentTopology
 from tests.state.small_kinds import SmallTable
@@ -134,6 +134,19 @@ def test_lists_and_structs_are_frames_with_rows_and_without(
 def test_rows_states_are_read_by_any_column(lake: Lake) -> None:
     assert sorted(row["n"] for row in lake.state("kept").get([{"name": "it's"}])) == [3, 7]
     assert lake.state("kept").scan().num_rows == 5
+
+
+@pytest.mark.parametrize("layout", [LOG, MAP, ROWS])
+def test_no_keys_give_no_rows(tmp_path: Path, layout: str) -> None:
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    state.commit(1, ("b", 1))
+    for at in ({}, {"txid": 0}, {"version": 1}):
+        assert state.table.get([], **at) == []
+        assert len(state.table.get([{"word": "a"}], **at)) == 1
+    assert SmallTable(tmp_path / "total", LOG, TRANSACTIONAL, keys=()).table.get([]) == []
+    with pytest.raises(ReadPointError):
+        state.table.get([], txid=2)
 
 
 def test_an_empty_batch_is_a_commit_too(lake: Lake) -> None:
