@@ -106,6 +106,16 @@ class StateTable:
         """Return the last version of the Delta table."""
         return self._latest().version()
 
+    def version_of(self, txid: int | None) -> int:
+        """Return the version that a read as of a txid sees; None: the last one.
+
+        Raises:
+            ReadPointError: there is no such read point.
+        """
+        last = self.version()
+        point = self._point(txid, None, None, last)
+        return last if point is None else point
+
     @property
     def id(self) -> str:
         """Delta's id of the table: one that is created again at the same place has another."""
