@@ -165,6 +165,9 @@ def test_key_values_take_the_type_of_their_column(home: Path) -> None:
     assert wrong.exit_code == 1
     assert "hour is int32" in wrong.stderr
     assert "write it as name=value" in runner.invoke(app, ["state", "hours", "--key", "five"]).stderr
+    twice = runner.invoke(app, ["state", "hours", "--key", "hour=5", "--key", "origin=JFK", "--key", "hour=6"])
+    assert (twice.exit_code, twice.stdout) == (1, "")
+    assert "not a key: hour is given twice, as '5' and '6'" in twice.stderr
 
 
 def test_the_version_of_a_state_is_that_of_its_rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +208,8 @@ def test_json_is_json_also_of_numbers_that_json_lacks(capsys: pytest.CaptureFixt
     emit([{"avg": math.nan, "most": (math.inf, -math.inf), math.nan: 1.5, 2: Decimal("NaN"), "day": date(2013, 1, 1)}])
     said = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert said == [{"avg": "nan", "most": ["inf", "-inf"], "nan": 1.5, "2": "NaN", "day": "2013-01-01"}]
+    emit([{"raw": b"\x00\xff", "many": [b"x"]}])
+    assert json.loads(capsys.readouterr().out) == [{"raw": "AP8=", "many": ["eA=="]}]
     emit({date(2013, 1, 1): 1, Decimal("1.50"): {b"x": 2}, (1, math.nan): 3, None: 4, True: 5})
     said = json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert said == {"2013-01-01": 1, "1.50": {"b'x'": 2}, "(1, nan)": 3, "null": 4, "true": 5}
+    assert said == {"2013-01-01": 1, "1.50": {"eA==": 2}, "(1, nan)": 3, "null": 4, "true": 5}
