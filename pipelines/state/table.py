@@ -256,6 +256,9 @@ class StateTable:
         """
         table, mark = self._now()
         version = self._point(txid, version, None, table.version())
+        if version is not None and version > table.version():
+            # Here: a view is opened where it is read, which may be a worker of Spark's.
+            raise ReadPointError(self.name, f"version {version}", f"the last version is {table.version()}")
         if version is not None and version != table.version():
             # As every read here: by the columns that the state has now.
             later = table.metadata().configuration.get(PROPERTY) if version < table.version() else None

@@ -150,6 +150,13 @@ def test_a_txid_that_never_was_is_not_too_old(tmp_path: Path) -> None:
         state.table.get([{"word": "a"}], txid=3)
 
 
+def test_a_view_of_a_version_that_is_not_there(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    with pytest.raises(ReadPointError, match='"counts" cannot be read as of version 99: the last version is 0'):
+        state.table.view(99)
+    assert state.table.view(0).multi_get([("a",)]) == [None]
+
+
 @pytest.mark.parametrize("layout", [LOG, MAP, ROWS])
 def test_no_keys_give_no_rows(tmp_path: Path, layout: str) -> None:
     state = SmallTable(tmp_path, layout, TRANSACTIONAL)
