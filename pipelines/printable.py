@@ -18,7 +18,10 @@ def printable(text: str) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return a value as a line of text: short numbers, and nothing that breaks a table or steers a terminal."""
+    """Return a value as a line of text: short numbers, and nothing that breaks a table or steers a terminal.
+
+    Of small numbers three digits that count: two behind the point would show nothing of them.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -26,7 +29,7 @@ def plain(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.2f}"
+        return f"{value:,.2f}" if not 0 < abs(value) < 0.1 or round(value, 2) == value else f"{value:.3g}"
     return printable(re.sub(r"[\t\r\n]", " ", str(value)))
 
 

@@ -244,9 +244,11 @@ def state(
     from pipelines.state.lookup import look_up, named_table
 
     table = named_table(opened_lake(), name)
-    rows = look_up(table, pairs(key or []), limit + 1, txid)
+    # Once: a batch that comes meanwhile makes another one.
+    version = table.version_of(txid)
+    rows = look_up(table, pairs(key or []), limit + 1, version=version)
     shown = rows[:limit]
-    title = f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else "")
+    title = f"{name}, version {version}" + (f", as of txid {txid}" if txid is not None else "")
     answer(as_json, shown, lambda: rendering.rows(title, shown))
     if len(rows) > limit:
         errors.print(f"There are more than these {limit:,} rows: --limit N shows more.", style="dim")

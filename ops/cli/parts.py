@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -27,7 +28,9 @@ errors = Screen(stderr=True, highlight=False)
 KnownFlow = Annotated[
     str, typer.Argument(metavar="FLOW|FILE.yaml", help="A flow of the catalog or a deployed one, or a flow as YAML.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON and nothing else on standard output; bytes are in base64.")
+]
 Parameters = ParamSpec("Parameters")
 
 
@@ -142,22 +145,27 @@ def emit(plain: Any) -> None:
 
 
 def json_text(plain: Any, indent: int | None = None) -> str:
-    """Return plain data as JSON that any program reads. It has no numbers for `nan` and `inf`: they are texts there."""
-    return json.dumps(_finite(plain), indent=indent, default=str, allow_nan=False)
+    """Return plain data as JSON that any program reads.
+
+    It has no numbers for `nan` and `inf`, and no bytes: they are texts there, bytes in base64 as of Spark's `to_json`.
+    """
+    return json.dumps(_of_json(plain), indent=indent, default=str, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _of_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     if isinstance(value, Mapping):
-        return {_name(name): _finite(item) for name, item in value.items()}
+        return {_name(name): _of_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_of_json(item) for item in value]
     return value
 
 
 def _name(key: Any) -> Any:
-    return _finite(key) if isinstance(key, str | int | float | None) else str(key)
+    return _of_json(key) if isinstance(key, str | int | float | bytes | None) else str(key)
 
 
 def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:
@@ -175,11 +183,15 @@ def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:
 
 def pairs(texts: list[str]) -> dict[str, str]:
     """Read `name=value` texts as a mapping."""
-    read = {}
+    read: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise DefinitionError(f"not a key: {text!r}", hint="write it as name=value, e.g. --key carrier=AA")
+        if name in read:
+            raise DefinitionError(
+                f"not a key: {name} is given twice, as {read[name]!r} and {value!r}", hint="ask for each"
+            )
         read[name] = value
     return read
 

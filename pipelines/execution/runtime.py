@@ -289,7 +289,7 @@ class Runtime:
             topology: the flow that defines the query.
             name: the query stream's name.
             args: one tuple per row, in the order of the query's schema.
-            txid: read the states as of this txid instead of now.
+            txid: read the states that one batch group of the flow writes as of this txid, and others as they are now.
 
         Returns:
             The rows of the stream's last operation, as dicts.

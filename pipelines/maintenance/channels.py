@@ -126,7 +126,7 @@ def let_go(
     if clocks is not None:
         done = f"({events.ID} IS NULL AND {events.CLOCK} < {clocks[0]})"
         where += f" AND ({done} OR ({events.ID} IS NOT NULL AND {events.CLOCK} <= {clocks[1]}))"
-    return delete_rows(table, opened, where, record.model_copy(update={"folded_before": txid}))
+    return delete_rows(table, opened, where, record.model_copy(update={"folded_before": txid, "let_go": True}))
 
 
 def clocks_of(

@@ -130,6 +130,7 @@ def let_go(
     if days is not None:
         oldest = _oldest(days, now)
         where = ages.older(oldest)
+        record = record.model_copy(update={"let_go": True})
         rows = delete_rows(table, opened, where, record) if where else 0
         ages = ages.since(oldest)
         Records(table.path).forget(datetime.fromtimestamp(oldest, UTC), rejected=table.count() > 0)

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import count, pairwise, takewhile
+from itertools import count, islice, pairwise, takewhile
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from pipelines.errors import TrideltaError
 from pipelines.places.location import Location, Place, by_name
 from pipelines.state.delta_log import (
+    FAR,
     actions,
     commit_file,
     commit_files,
@@ -60,6 +61,15 @@ def check_commit(table: str, file: Place) -> Mapping[str, Any]:
     """Return the `commitInfo` of a commit that is whole.
 
     Raises:
+        DamagedTableError: as of `whole_actions`.
+    """
+    return next((action["commitInfo"] for action in whole_actions(table, file) if "commitInfo" in action), {})
+
+
+def whole_actions(table: str, file: Place) -> list[dict[str, dict[str, Any]]]:
+    """Return the actions of a commit that is whole, in its order, each with its name.
+
+    Raises:
         DamagedTableError: it is empty, cut off, or says that it adds more files than it does.
     """
     try:
@@ -88,7 +98,7 @@ def check_commit(table: str, file: Place) -> Mapping[str, Any]:
     adds = sum("add" in action for action in actions)
     if info.get("operation") in ("WRITE", "MERGE") and adds < said:
         raise _commit(table, file, f"it is cut off: it says that it adds {said} file(s), and adds {adds}")
-    return info
+    return actions
 
 
 def _commit(table: str, file: Place, problem: str) -> DamagedTableError:
@@ -111,12 +121,12 @@ def check_log(table: str, path: Place, since: int = 0) -> None:
     is opened: at sizes, and at the commits behind the last checkpoint, which are small and at most as many as its interval.
 
     Args:
-        since: commits before it are not looked at.
+        since: commits before it are not looked at, unless so many have come since that this is dearer.
     """
-    if since > 0:
-        # The log has grown behind what is known: mostly by one commit.
-        files = list(takewhile(lambda file: file.exists(), (commit_file(path, version) for version in count(since))))
-    else:
+    # The log has grown behind what is known: mostly by one commit.
+    later = takewhile(lambda file: file.exists(), (commit_file(path, version) for version in count(since)))
+    files = list(islice(later, FAR)) if since > 0 else []
+    if not 0 < len(files) < FAR:
         # A listing says it of all commits, and a week of them is many.
         there = sizes(path)
         for name in sorted(there):

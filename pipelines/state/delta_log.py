@@ -19,6 +19,10 @@ from pipelines.places.location import Location, Place, by_name
 
 Mark = tuple[int, ...] | str
 
+FAR = 100
+"""Commits that a handle follows one by one. From there on it reads less where it opens the table anew: a listing, a checkpoint
+and the commits behind it, at most 50 (`delta.checkpointInterval`)."""
+
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}[^/]*\.checkpoint[^/]*\.parquet")
 

@@ -303,8 +303,24 @@ class History:
                 )
             earlier = [known for known in versions if known < txid]
             if not earlier:
-                self._too_old(asked, self._records[0])
+                self._before_the_first(txid, asked)
             return versions[max(earlier)]
+
+    def _before_the_first(self, txid: int, asked: str) -> NoReturn:
+        """Refuse a txid below all that are known: it is too old, or, where the whole log is there, it never was."""
+        if self._records[0].version > 0:
+            self._too_old(asked, self._records[0])
+        before = [commit for commit in self._records if commit.kind == BATCH and (commit.txid or 0) <= txid]
+        emptied = any(
+            commit.kind == RESET and before and commit.version > before[0].version for commit in self._records
+        )
+        first = f"the first batch in it is {min(self._versions)}"
+        raise ReadPointError(
+            self._name,
+            asked,
+            f"it was emptied behind that batch; {first}" if emptied else first,
+            hint=f"name a later one: tridelta history {self._name} lists them",
+        )
 
     def check_kept(self, version: int, asked: str) -> None:
         """Refuse a version whose data files a vacuum may have deleted.
@@ -359,4 +375,7 @@ def _besides(commits: Iterable[CommitRecord]) -> set[_Besides]:
 
 def _keeps_rows(commit: CommitRecord) -> bool:
     """Return whether readers find after this commit what they found before it."""
-    return commit.kind == COMPACTION or commit.operation in _HARMLESS
+    if commit.kind != COMPACTION or commit.record is None:
+        return commit.operation in _HARMLESS
+    # Of earlier releases that of a channel is known: no other DELETE names a txid.
+    return not commit.record.let_go and (commit.operation != "DELETE" or commit.record.folded_before is None)

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.places.location import Location, Place
-from pipelines.state.delta_log import Mark, actions, commit_mark
+from pipelines.state.damage import whole_actions
+from pipelines.state.delta_log import FAR, Mark, commit_file, commit_mark
 from pipelines.state.kinds import LOG
 from pipelines.state.literals import quoted
 from pipelines.state.reading import Key, Reader, Row, finished, matching
@@ -115,19 +116,22 @@ class PointReads:
     # --- versions ---------------------------------------------------------------------------------------------------
 
     def _follow(self) -> Reader:
-        """Go to the last version: by the rows that were appended, if nothing else happened."""
+        """Go to the last version: by the rows that were appended, if nothing else happened and they are of a few commits."""
         reader = self._reader
         if reader is None or self._mark is None or commit_mark(self._path, self._version) != self._mark:
             reader = self._opened()
             self._start_afresh(reader)
+        followed = 0
         while (mark := commit_mark(self._path, self._version + 1)) is not None:
-            rows = self._new_rows(reader)
+            # Not before the second commit: a reader that keeps up with the batches asks for nothing more.
+            far = followed == FAR or (followed == 1 and commit_file(self._path, self._version + FAR - 1).exists())
+            rows = None if far else self._new_rows(reader)
             if rows is None:
                 reader = self._opened()
                 self._start_afresh(reader)
                 continue
             self._append(rows)
-            self._version, self._mark = self._version + 1, mark
+            self._version, self._mark, followed = self._version + 1, mark, followed + 1
         return reader
 
     def _new_rows(self, reader: Reader) -> pa.Table | None:
@@ -208,9 +212,12 @@ def appended_rows(path: Place, version: int, reader: Reader, most: int) -> pa.Ta
     Returns:
         None if the commit does anything else (removes files, changes the table), or adds more rows, or rows that the
         state's roll-up stands for.
+
+    Raises:
+        DamagedTableError: the commit is not whole. Cut off at the end of a line it looks like one that adds less.
     """
     try:
-        adds = list(_adds(path, version))
+        adds = list(_adds(reader.name, commit_file(path, version)))
     except _NotAnAppendError:
         return None
     rolled_up = reader.snapshot.roll_up
@@ -236,8 +243,9 @@ class _NotAnAppendError(Exception):
     """The commit does more than append."""
 
 
-def _adds(path: Place, version: int) -> Iterator[dict[str, Any]]:
-    for name, action in actions(path, version):
+def _adds(table: str, commit: Place) -> Iterator[dict[str, Any]]:
+    for line in whole_actions(table, commit):
+        ((name, action), *_) = line.items()
         if name == "add" and not action.get("deletionVector") and "://" not in action["path"]:
             yield action
         elif name not in ("commitInfo", "txn"):

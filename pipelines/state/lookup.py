@@ -21,7 +21,7 @@ def named_table(lake: Lake, name: str) -> StateTable:
 
 
 def look_up(
-    table: StateTable, key: Mapping[str, str] | None, most: int, txid: int | None = None
+    table: StateTable, key: Mapping[str, str] | None, most: int, txid: int | None = None, version: int | None = None
 ) -> list[dict[str, Any]]:
     """Read the rows of a key, or of the whole table from its start.
 
@@ -29,10 +29,11 @@ def look_up(
         key: Values by column, as texts; empty: all keys.
         most: How many rows at most: a table without keys has any number of rows per value.
         txid: Read the table as of this batch.
+        version: Read the table at this version instead.
     """
     if key:
-        return table.get([typed_key(table, key)], txid=txid)[:most]
-    return shown_rows(table.scan(txid=txid).slice(0, most))
+        return table.get([typed_key(table, key)], txid=txid, version=version)[:most]
+    return shown_rows(table.scan(txid=txid, version=version).slice(0, most))
 
 
 def typed_key(table: StateTable, key: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import pyarrow.compute as pc
 
 from pipelines import spark_functions as F
 from pipelines.aggregators import ColumnAggregator
+from pipelines.aggregators.window import EventAggregator
+from pipelines.graph.arrow_types import arrow_type
 from pipelines.graph.dialects import DATAFUSION
 from pipelines.places.location import Place
 from pipelines.spark.arrow_frame import all_nullable
@@ -83,10 +86,10 @@ class Reader:
         condition = (keys_condition if named else range_condition)(keys, self.keys, self.snapshot.types)
         sql = f"SELECT {self._columns} FROM {self.source} WHERE {condition} AND {also}"
         if named:
-            return plain_rows(self._completed(self.snapshot.query(sql)), self.name, self.keys)
+            return plain_rows(self._completed(self.snapshot.query(sql), self._stored_later), self.name, self.keys)
         wanted = dict.fromkeys(self.normal(keys))
-        parts = self.snapshot.stream(sql)
-        return [row for part in parts for row in matching(self._completed(part), self.keys, wanted, self.name)]
+        parts = (self._completed(part, self._stored_later) for part in self.snapshot.stream(sql))
+        return [row for part in parts for row in matching(part, self.keys, wanted, self.name)]
 
     def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
         """Fold stored rows to one row per key, in plain Python: a read of a few keys has few rows.
@@ -98,7 +101,7 @@ class Reader:
         for row in stored:
             key = tuple(canonical(row[name]) for name in self.keys)
             for name, aggregator in folds:
-                row[name] = _or_zero(row.get(name), aggregator)
+                row[name] = _or_zero(row.get(name), aggregator, self._zeros.get(name))
             known = groups.setdefault(key, row)
             if known is not row:
                 for name, aggregator in folds:
@@ -108,7 +111,15 @@ class Reader:
     def zero(self) -> Row:
         """Return what a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
         made = {value.name: value.make() for value in self.declared.values}
-        return {name: aggregator.finish(aggregator.zero()) for name, aggregator in made.items()}
+        return {name: one.finish(self._zeros.get(name, one.zero())) for name, one in made.items()}
+
+    @cached_property
+    def _zeros(self) -> Row:
+        """Return the zeros that are numbers as their columns hold them: a decimal's is no int."""
+        types = {**self.snapshot.types, **self._stored_later}
+        zeros = {value.name: value.make().zero() for value in self.declared.values}
+        numbers = [name for name, zero in zeros.items() if type(zero) is int and name in types]
+        return {name: _typed_zero(types[name]) for name in numbers}
 
     # --- whole ------------------------------------------------------------------------------------------------------
 
@@ -116,11 +127,28 @@ class Reader:
     def _columns(self) -> str:
         return ", ".join(quoted(name) for name in self.declared.names if name not in self._later)
 
-    def _completed(self, rows: pa.Table) -> pa.Table:
+    @cached_property
+    def _stored_later(self) -> dict[str, pa.DataType]:
+        """Return the types of the columns that this version lacks, as they are stored; null where Spark alone knows one."""
+        kinds = dict(self.declared.columns)
+        return {name: arrow_type(kinds[name]) or pa.null() for name in self._later}
+
+    @cached_property
+    def _shown_later(self) -> dict[str, pa.DataType]:
+        """Return the same as a reader gets them."""
+        shown = dict(self._stored_later)
+        made = {value.name: value.make() for value in self.declared.values if value.name in shown}
+        for name, aggregator in made.items():
+            if isinstance(aggregator, EventAggregator) and not aggregator.shown_as_stored:
+                ((_, kind), *_) = aggregator.result_types({})
+                shown[name] = arrow_type(kind) or shown[name]
+        return shown
+
+    def _completed(self, rows: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
         """Add nulls for the columns that this version lacks."""
-        for name in self._later:
-            rows = rows.append_column(name, pa.nulls(rows.num_rows))
-        return rows.select(list(self.declared.names)) if self._later else rows
+        for name, kind in types.items():
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+        return rows.select(list(self.declared.names)) if types else rows
 
     def scan(self, where: str = "true") -> pa.Table:
         """Return all of the state: keys and values, one row per key (log, map), or the rows (rows).
@@ -130,7 +158,8 @@ class Reader:
         """
         declared = self.declared
         if declared.layout != LOG:
-            return self._completed(self.snapshot.query(f"SELECT {self._columns} FROM {self.source} WHERE {where}"))
+            rows = self.snapshot.query(f"SELECT {self._columns} FROM {self.source} WHERE {where}")
+            return self._completed(rows, self._shown_later)
         keys, types = [quoted(name) for name in declared.keys], self.snapshot.types
         values = [
             f"{v.make().result_sql(quoted(v.name), total_of(types[v.name]), types[v.name])} AS {quoted(v.name)}"
@@ -140,7 +169,7 @@ class Reader:
         sql = f"SELECT {', '.join(keys + values)} FROM {self.source} WHERE {where}"
         with fitting(self.name, "a total"):
             rows = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
-        return self._with_zeros(self._completed(self._with_types(rows))).select(list(declared.names))
+        return self._with_zeros(self._completed(self._with_types(rows), self._shown_later)).select(list(declared.names))
 
     def _with_zeros(self, rows: pa.Table) -> pa.Table:
         """Fill in zeros where nothing is stored: a new state without keys, a value that the state got later."""
@@ -237,9 +266,18 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
     return [row for row in found if tuple(canonical(row[name]) for name in names) in wanted]
 
 
-def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
-    """Return a stored partial value; rows from before the state got the value hold null, which is the aggregator's zero."""
-    zero = aggregator.zero()
+def _typed_zero(kind: pa.DataType) -> Any:
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return pa.scalar(0, kind).as_py() if numeric else 0
+
+
+def _or_zero(value: Any, aggregator: ColumnAggregator, zero: Any) -> Any:
+    """Return a stored partial value; rows from before the state got the value hold null, which is the aggregator's zero.
+
+    Args:
+        zero: the zero where it is a number of the column's type.
+    """
+    zero = aggregator.zero() if zero is None else zero
     # A struct that is added up; the least of some structs may be one of nulls.
     parts = isinstance(value, dict) and isinstance(zero, dict)
     return zero if value is None or (parts and all(part is None for part in value.values())) else value

@@ -55,7 +55,9 @@ class BatchRecord(BaseModel):
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
             slice.
-        folded_before: for `compaction` of a log state: rows of lower txids are folded since.
+        folded_before: for `compaction` of a log state: rows of lower txids are folded since. Of a channel: let go.
+        let_go: for `compaction` of a channel or quarantine: it deleted rows that had been there long enough, so the table
+            holds less than before; null in those of earlier releases.
         clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
         replay: for `replay`: its number in the flow, which is also the version of its transaction id.
         backfill: for `slice`: the name of the pass of a backfill that has made it, the same in states and in quarantine; null in
@@ -99,6 +101,7 @@ class BatchRecord(BaseModel):
     read_ids: dict[str, str] | None = None
     readable_from: int | None = None
     folded_before: int | None = None
+    let_go: bool | None = None
     clocks: dict[str, int] | None = None
     windows: dict[str, str] | None = None
     replay: int | None = None

@@ -82,16 +82,20 @@ class StateTable:
         Raises:
             StateSchemaError: a Delta table of others lies where the state would be.
         """
-        latest = self._latest()
-        if self._schema is None or self._schema[0] is not latest:
-            text = latest.metadata().configuration.get(PROPERTY)
+        return self._declared_by(self._latest())
+
+    def _declared_by(self, table: DeltaTable) -> StateSchema:
+        """Return the schema that a version of the table says."""
+        known = self._schema
+        if known is None or known[0] is not table:
+            text = table.metadata().configuration.get(PROPERTY)
             if text is None:
                 raise StateSchemaError(self.name, "the engine did not make it")
             # Parsed once for all versions that say the same.
-            same = self._schema is not None and self._schema[1] == text
-            schema = self._schema[2] if same and self._schema else StateSchema.model_validate_json(text)
-            self._schema = (latest, text, schema)
-        return self._schema[2]
+            same = known is not None and known[1] == text
+            schema = known[2] if same and known else StateSchema.model_validate_json(text)
+            self._schema = known = (table, text, schema)
+        return known[2]
 
     @property
     def schema(self) -> pa.Schema:
@@ -101,6 +105,16 @@ class StateTable:
     def version(self) -> int:
         """Return the last version of the Delta table."""
         return self._latest().version()
+
+    def version_of(self, txid: int | None) -> int:
+        """Return the version that a read as of a txid sees; None: the last one.
+
+        Raises:
+            ReadPointError: there is no such read point.
+        """
+        last = self.version()
+        point = self._point(txid, None, None, last)
+        return last if point is None else point
 
     @property
     def id(self) -> str:
@@ -146,7 +160,8 @@ class StateTable:
         """Return the rows of some keys, in the order asked for; a key that the state does not hold gives no row.
 
         Args:
-            keys: one dict a key, with a value for every key column; None or `[{}]` for a state without keys.
+            keys: one dict a key, with a value for every key column; None or `[{}]` for a state without keys. Of a state of rows:
+                values of any columns, None for all rows. An empty list gives no row.
 
         Raises:
             FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
@@ -155,6 +170,8 @@ class StateTable:
         check_mappings(keys)
         present = txid is None and version is None and timestamp is None
         reader = self._points.current() if present else self._reader(txid, version, timestamp)
+        if keys is not None and not keys:
+            return []
         if reader.declared.layout == ROWS:
             return self._matching(keys or [], reader)
         asked = [dict(key) for key in keys or [{}]]
@@ -179,9 +196,11 @@ class StateTable:
         timestamp: datetime | None = None,
         before: int | None = None,
     ) -> Reader:
-        # First: it sees whether the table was created again, with other versions.
-        declared = self.declared
-        return Reader(self._at(txid, version, timestamp), declared, before)
+        snapshot = self._at(txid, version, timestamp)
+        # Of one look where that can be: a flow that adds a column between two makes commits that the rows may be behind, and the
+        # schema not. An earlier version is read by the columns of now, which are asked for behind it for the same reason.
+        present = txid is None and version is None and timestamp is None
+        return Reader(snapshot, self._declared_by(snapshot.table) if present else self.declared, before)
 
     def scan(
         self,
@@ -237,6 +256,9 @@ class StateTable:
         """
         table, mark = self._now()
         version = self._point(txid, version, None, table.version())
+        if version is not None and version > table.version():
+            # Here: a view is opened where it is read, which may be a worker of Spark's.
+            raise ReadPointError(self.name, f"version {version}", f"the last version is {table.version()}")
         if version is not None and version != table.version():
             # As every read here: by the columns that the state has now.
             later = table.metadata().configuration.get(PROPERTY) if version < table.version() else None

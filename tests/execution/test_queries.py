@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipelines import Lake, Runtime
 from pipelines.errors import BatchError, DefinitionError, FarTimeError, ReadPointError
@@ -192,12 +193,12 @@ def test_a_fixed_state_gives_values_of_its_types(tmp_path: Path) -> None:
 def test_one_version_of_a_state_per_request(tmp_path: Path) -> None:
     state = SmallState(tmp_path)
     state.batch([("d", "a", 0, 1)])
-    spark, plain = _SparkContext(state.lake, None, None), _Views(state.lake, topology(), None)
+    spark, plain = _SparkContext(state.lake, {}, None), _Views(state.lake, topology(), {})
     first, view = spark.state("sales"), plain("sales")
     state.batch([("d", "a", 0, 2)])
     assert spark.state("sales") == first == (first[0], state.table.version() - 1)
     assert plain("sales") is view
-    assert _SparkContext(state.lake, None, None).state("sales")[1] == state.table.version()
+    assert _SparkContext(state.lake, {}, None).state("sales")[1] == state.table.version()
 
 
 def test_a_batch_that_is_too_old_is_refused(tmp_path: Path) -> None:
@@ -208,13 +209,66 @@ def test_a_batch_that_is_too_old_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReadPointError, match="too old"):
         state.table.scan(txid=0)
     with pytest.raises(ReadPointError, match="txid 0: it is too old"):
-        _Views(Lake(tmp_path), topology(), 0)("sales")
+        _Views(Lake(tmp_path), topology(), {"sales": 0})("sales")
     with pytest.raises(ReadPointError, match="too old"):
         state.table.view(1)
 
 
 def test_as_of_a_past_batch(runtime: Runtime) -> None:
     assert runtime.query(topology(), "words", [("the man",)], txid=0) == [{"sum": 3}]
+
+
+RATES = StructType([StructField("word", StringType()), StructField("rate", LongType())])
+
+
+def of_two_flows(lake: Path) -> TridentTopology:
+    """Orders of this flow, 100 a batch, and rates of another one, whose stream is two batches ahead."""
+    orders = SmallTable(lake, LOG, TRANSACTIONAL, name="orders")
+    rates = SmallTable(lake, LOG, TRANSACTIONAL, RATES, name="rates", flow="other")
+    for txid in range(5):
+        rates.commit(txid, ("a", 100))
+        if txid < 3:
+            orders.commit(txid, ("a", 1))
+    found = TridentTopology(FLOW)
+    stream = found.new_stream("s", FixedBatches("word string, n bigint", []))
+    held = stream.group_by("word").persistent_aggregate(DeltaState("orders"), "n", Sum(), "n")
+    asked = found.new_query_stream("plain", "w string").state_query(held, "w", MapGet(), "n")
+    asked.state_query("rates", "w", MapGet(), "rate")
+    asked = found.new_query_stream("spark", "w string").state_query(held, "w", MapGet(), "n")
+    asked.state_query("rates", "w", MapGet(), "rate").each("n", over_columns, "twice").project(["w", "n", "rate"])
+    return found
+
+
+@pytest.mark.parametrize("name", ["plain", "spark"])
+def test_a_txid_is_about_the_states_of_this_flow(tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
+    """Each batch group counts its own: a state of another flow is read at its last commit."""
+    found = of_two_flows(tmp_path)
+    # First: the engine looks for the session that is there.
+    session = None if name == "plain" else request.getfixturevalue("spark")
+    spark = no_spark if session is None else lambda: session
+    for txid, orders in ((None, 3), (0, 1), (1, 2), (2, 3)):
+        runner = QueryRunner(Lake(tmp_path), found, name, spark, txid)
+        assert runner.ask([("a",)]) == [{"w": "a", "n": orders, "rate": 500}], txid
+    with pytest.raises(ReadPointError, match='state "orders" cannot be read as of txid 4'):
+        QueryRunner(Lake(tmp_path), found, name, spark, 4).ask([("a",)])
+
+
+def test_a_txid_about_states_of_several_sequences_is_refused(tmp_path: Path) -> None:
+    found = of_two_flows(tmp_path)
+    stream = found.new_stream("t", FixedBatches("word string, n bigint", []))
+    more = stream.group_by("word").persistent_aggregate(DeltaState("returns"), "n", Sum(), "n")
+    asked = found.new_query_stream("both", "w string").state_query("orders", "w", MapGet(), "n")
+    asked.state_query(more, "w", MapGet(), "back")
+    with pytest.raises(ReadPointError, match=r'several batch groups of the flow, .* of its own: "orders", "returns"'):
+        QueryRunner(Lake(tmp_path), found, "both", no_spark, 0)
+    other = TridentTopology("elsewhere")
+    for name, states in (("one", ["rates"]), ("two", ["orders", "rates"])):
+        asked = other.new_query_stream(name, "w string")
+        for state in states:
+            asked = asked.state_query(state, "w", MapGet(), f"of_{state}")
+    assert QueryRunner(Lake(tmp_path), other, "one", no_spark, 1).ask([("a",)]) == [{"w": "a", "of_rates": 200}]
+    with pytest.raises(ReadPointError, match=r'other flows, .* of its own: "orders", "rates"'):
+        QueryRunner(Lake(tmp_path), other, "two", no_spark, 1)
 
 
 class Held(QueryFunction):

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from pipelines.errors import LockedError
+from pipelines.errors import LockedError, ReadPointError
 from pipelines.execution.checkpoint.belonging import Belonging, TableBehindError
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 from pipelines.maintenance import channels, compact, compaction
@@ -25,6 +25,7 @@ from pipelines.places.location import on_disk
 from pipelines.state import record as record_module
 from pipelines.state.kinds import MAP, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
+from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.record import COMPACTION, FORGOTTEN, RESET, SLICE, BatchRecord
 from pipelines.state.schema import TXID
 from pipelines.state.turns import stream_id
@@ -118,6 +119,28 @@ def test_of_a_channel_no_rows_of_a_new_epoch_are_let_go(tmp_path: Path) -> None:
     with pytest.raises(CommitFailedError):
         channels.let_go(state.table, opened, 8, BatchRecord(kind=COMPACTION, flow=FLOW))
     assert state.held() == [("b", 2)]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_of_a_channel_a_txid_reads_what_it_read_before_rows_were_let_go(tmp_path: Path, earlier: bool) -> None:
+    state = SmallTable(tmp_path, ROWS, TRANSACTIONAL)
+    for txid in range(6):
+        state.commit(txid, ("a", txid))
+    before = [state.held(txid=txid) for txid in range(6)]
+    record, opened = BatchRecord(kind=COMPACTION, flow=FLOW, txid=5), DeltaTable(str(state.table.path))
+    if earlier:
+        delete_rows(state.table, opened, f"{TXID} < 3", record.model_copy(update={"folded_before": 3}))
+    else:
+        channels.let_go(state.table, opened, 3, record)
+    assert len(state.held()) == 3
+    assert [state.held(txid=txid) for txid in range(6)] == before
+    state.commit(6, ("a", 6))
+    assert [state.held(txid=txid) for txid in range(7)] == [*before, state.held()]
+    said = BatchRecord(kind=COMPACTION, flow=FLOW, txid=6, readable_from=state.table.version())
+    state.writer.say(DeltaTable(str(state.table.path)), said)
+    for txid in range(6):
+        with pytest.raises(ReadPointError, match="too old"):
+            state.held(txid=txid)
 
 
 @pytest.mark.parametrize("layout", [MAP, ROWS])

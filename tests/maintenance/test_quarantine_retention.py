@@ -74,12 +74,15 @@ def refused(tmp_path: Path) -> Refused:
 
 
 def test_old_rows_go_and_young_ones_stay(refused: Refused) -> None:
-    for txid, days in ((0, 40), (1, 31), (2, 29), (70, 0)):
-        refused.batch(txid, days)
     refused.backfill("2024-01-01", 50)
     refused.backfill("it's", 3)
+    for txid, days in ((0, 40), (1, 31), (2, 29), (70, 0)):
+        refused.batch(txid, days)
+    before, version = refused.table.scan(txid=70), refused.table.version()
     report = compact(None, refused.lake, FLOW, quarantine_days=30).tables[0]
     assert report.rows_let_go == 3
+    assert refused.table.scan(txid=70).equals(before)
+    assert refused.table.scan(version=version).equals(before)
     assert refused.held() == {"one 2", "one 70", "it's"}
     assert refused.table.commits.claims() == {"2024-01-01": {"file:/one"}, "it's": {"file:/one"}}
     assert compact(None, refused.lake, FLOW, quarantine_days=30).tables[0].rows_let_go == 0

@@ -10,6 +10,7 @@ import sys
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,9 +20,12 @@ from typer.testing import CliRunner
 
 from ops.cli.app import app
 from ops.cli.parts import emit, plainly
+from pipelines.state import lookup
 from pipelines.state.damage import DamagedTableError
+from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.schema import PROPERTY, StateSchema
 from pipelines.state.table import StateTable
+from tests.state.small_kinds import SmallTable
 
 runner = CliRunner()
 pytestmark = pytest.mark.usefixtures("home")
@@ -174,6 +178,30 @@ def test_key_values_take_the_type_of_their_column(home: Path) -> None:
     assert wrong.exit_code == 1
     assert "hour is int32" in wrong.stderr
     assert "write it as name=value" in runner.invoke(app, ["state", "hours", "--key", "five"]).stderr
+    twice = runner.invoke(app, ["state", "hours", "--key", "hour=5", "--key", "origin=JFK", "--key", "hour=6"])
+    assert (twice.exit_code, twice.stdout) == (1, "")
+    assert "not a key: hour is given twice, as '5' and '6'" in twice.stderr
+
+
+def test_the_version_of_a_state_is_that_of_its_rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SmallTable(home / "lake", LOG, TRANSACTIONAL)
+    for txid in range(2):
+        state.commit(txid, ("a", 1))
+    then, now = (commit.version for commit in state.table.history() if commit.kind == "batch")
+    done = runner.invoke(app, ["state", "counts", "--txid", "0"])
+    assert f"counts, version {then}, as of txid 0" in done.stdout
+    real = lookup.look_up
+
+    def meanwhile(*args: Any, **given: Any) -> list[dict[str, Any]]:
+        state.commit(2, ("a", 1))
+        return real(*args, **given)
+
+    monkeypatch.setattr(lookup, "look_up", meanwhile)
+    done = runner.invoke(app, ["state", "counts"])
+    assert f"counts, version {now}\n" in done.stdout
+    assert done.stdout.split()[-5:-1] == ["a", "│", "2", "│"]
+    refused = runner.invoke(app, ["state", "counts", "--txid", "9"])
+    assert "cannot be read as of txid 9: the last committed batch is 2" in refused.stderr
 
 
 @pytest.mark.slow
@@ -193,6 +221,8 @@ def test_json_is_json_also_of_numbers_that_json_lacks(capsys: pytest.CaptureFixt
     emit([{"avg": math.nan, "most": (math.inf, -math.inf), math.nan: 1.5, 2: Decimal("NaN"), "day": date(2013, 1, 1)}])
     said = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert said == [{"avg": "nan", "most": ["inf", "-inf"], "nan": 1.5, "2": "NaN", "day": "2013-01-01"}]
+    emit([{"raw": b"\x00\xff", "many": [b"x"]}])
+    assert json.loads(capsys.readouterr().out) == [{"raw": "AP8=", "many": ["eA=="]}]
     emit({date(2013, 1, 1): 1, Decimal("1.50"): {b"x": 2}, (1, math.nan): 3, None: 4, True: 5})
     said = json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert said == {"2013-01-01": 1, "1.50": {"b'x'": 2}, "(1, nan)": 3, "null": 4, "true": 5}
+    assert said == {"2013-01-01": 1, "1.50": {"eA==": 2}, "(1, nan)": 3, "null": 4, "true": 5}

@@ -9,7 +9,7 @@ import pytest
 
 from ops.cli import deployed_logs, rendering
 from ops.cli.rendering import PlainLines, Screen
-from pipelines.printable import printable
+from pipelines.printable import plain, printable
 
 HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\x9b2Jc\u202ed\rE\x08\ud800"
 WRITTEN = "a\\x1b]52;c;ZXZpbA==\\x07b\\x9b2Jc\\u202ed\\x0dE\\x08\\ud800"
@@ -54,3 +54,9 @@ def test_lines_of_logs() -> None:
     assert deployed_logs.text(line) == printable(deployed_logs.text(line))
     record = logging.LogRecord("x", logging.INFO, "x", 1, HOSTILE, (), None)
     assert PlainLines("%(message)s").format(record) == WRITTEN
+
+
+def test_small_numbers_keep_their_digits() -> None:
+    shown = {0.004: "0.004", 0.001: "0.001", -0.00042: "-0.00042", 0.05: "0.05", 0.0: "0.00", 1e-9: "1e-09"}
+    shown |= {0.5: "0.50", 12.345: "12.35", 1234.5: "1,234.50", float("nan"): "nan", float("inf"): "inf"}
+    assert {value: plain(value) for value in shown} == shown

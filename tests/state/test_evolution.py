@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from pipelines.errors import StateSchemaError
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
@@ -20,6 +31,26 @@ from tests.state.small_kinds import APP, COLUMNS, WIDER, SmallTable, declared, r
 REORDERED = StructType(
     [StructField("total", LongType()), StructField("n", LongType()), StructField("word", StringType())]
 )
+MANY = StructType(
+    [
+        *COLUMNS.fields,
+        StructField("price", DecimalType(20, 2)),
+        StructField("x", DoubleType()),
+        StructField("at", TimestampType()),
+        StructField("mean", StructType([StructField("sum", DecimalType(20, 2)), StructField("count", LongType())])),
+        StructField("words", ArrayType(StringType())),
+        StructField("kinds", ArrayType(LongType())),
+    ]
+)
+AGGREGATORS = {
+    "n": "Sum",
+    "price": "Sum",
+    "x": "Sum",
+    "at": "Max",
+    "mean": "Average",
+    "words": "Collect",
+    "kinds": "DistinctCount",
+}
 
 
 @pytest.mark.parametrize("kind", [TRANSACTIONAL, OPAQUE])
@@ -45,6 +76,22 @@ def test_a_new_value_is_added_and_old_rows_read_nothing(
         assert state.base(1) == state.held(txid=0)
         state.commit(1, known=True)
         assert state.held() == state.held(txid=0)
+
+
+@pytest.mark.parametrize("layout", [LOG, MAP, ROWS])
+def test_before_a_column_was_added_it_has_the_type_that_it_has_now(tmp_path: Path, layout: str) -> None:
+    SmallTable(tmp_path, layout, TRANSACTIONAL).commit(0, ("a", 1))
+    made = tuple(ValueColumn(name=name, aggregator=kind) for name, kind in AGGREGATORS.items())
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL, MANY, values=made if layout == LOG else ())
+    price, at = Decimal("1.50"), datetime(2026, 1, 1, tzinfo=UTC)
+    state.commit(1, ("b", 5, price, 0.5, at, {"sum": price, "count": 1}, ["w"], [1, 2]))
+    assert state.table.scan(version=1).schema == state.table.scan().schema
+    nothing = [Decimal("0.00"), 0.0, None, None, [], 0] if layout == LOG else [None] * 6
+    expected = [repr(value) for value in ("a", 1, *nothing)]
+    a = [{"word": "a"}]
+    for rows in (state.table.scan(version=1).to_pylist(), state.table.get(a, version=1), state.table.get(a)):
+        assert [[repr(value) for value in row.values()] for row in rows] == [expected]
+    assert [[repr(value) for value in row] for row in state.table.view(1).tuples()] == [expected]
 
 
 @pytest.mark.parametrize("layout", [LOG, MAP, ROWS])

@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.maintenance import compact
+from pipelines.state import damage as damage_of
 from pipelines.state import key_cache as points
 from pipelines.state import table as state_table
 from pipelines.state import views
@@ -30,7 +31,7 @@ from pipelines.state.record import COMPACTION, BatchRecord
 from pipelines.state.schema import ValueColumn
 from pipelines.state.table import StateTable
 from tests.maintenance.small_state import SmallState
-from tests.state.small_kinds import COLUMNS, FLOW, SmallTable
+from tests.state.small_kinds import COLUMNS, FLOW, WIDER, SmallTable
 
 A, B, NOBODY = {"word": "a"}, {"word": "b"}, {"word": "nobody"}
 
@@ -141,14 +142,83 @@ def test_a_batch_whose_file_is_vacuumed_by_now(state: SmallTable) -> None:
     assert [values(state.table, A) for _ in range(2)] == [[2], [2]]
 
 
+@pytest.mark.parametrize(("missed", "followed"), [(5, 5), (6, 1), (12, 1)])
+def test_a_handle_that_slept_over_many_commits(
+    state: SmallTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missed: int, followed: int
+) -> None:
+    """They are not followed one by one: to open the table anew reads less."""
+    monkeypatch.setattr(points, "FAR", 6)
+    monkeypatch.setattr(damage_of, "FAR", 6)
+    reader, calls, checked = Lake(tmp_path).state("counts"), list[int](), list[str]()
+    assert values(reader, A) == [1]
+    for txid in range(1, missed + 1):
+        state.commit(txid, ("a", 1), *([("b", 1)] if txid == 1 else []))
+    DeltaTable(str(state.table.path)).create_checkpoint()
+    real, check = points.appended_rows, damage_of.check_commit
+    monkeypatch.setattr(points, "appended_rows", lambda *args: (calls.append(args[1]), real(*args))[1])
+    monkeypatch.setattr(damage_of, "check_commit", lambda *args: (checked.append(args[1].name), check(*args))[1])
+    assert values(reader, A, B) == [1 + missed, 3]
+    assert (len(calls), len(checked) <= 5) == (followed, True)
+    assert reader.version() == missed + 1
+    assert len(checked) <= 5
+
+
+def test_a_writer_that_is_faster_than_the_reader(state: SmallTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "FAR", 6)
+    table, calls, real = state.table, list[int](), points.appended_rows
+    assert values(table, A) == [1]
+    state.commit(1, ("a", 1))
+
+    def slowly(path: Path, version: int, reader: Reader, most: int) -> Any:
+        calls.append(version)
+        if len(calls) < 20:
+            state.commit(1 + len(calls), ("a", 1))
+        return real(path, version, reader, most)
+
+    monkeypatch.setattr(points, "appended_rows", slowly)
+    assert values(table, A) == [8]
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda table: table.get([A]), lambda table: table.scan().to_pylist()],
+    ids=["get", "scan"],
+)
+def test_a_column_that_is_added_while_a_reader_looks(
+    state: SmallTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[StateTable], Any]
+) -> None:
+    reader, at, wider = Lake(tmp_path).state("counts"), StateTable._at, list[SmallTable]()
+
+    def late(self: StateTable, *point: Any) -> Any:
+        if self is reader and not wider:
+            wider.append(SmallTable(tmp_path, LOG, OPAQUE, WIDER))
+        return at(self, *point)
+
+    monkeypatch.setattr(StateTable, "_at", late)
+    assert ask(reader)[0] == {"word": "a", "n": 1, "total": 0}
+    wider[0].commit(1, ("a", 1, 10))
+    assert ask(reader)[0] == {"word": "a", "n": 2, "total": 10}
+
+
+def without_adds(commit: Path) -> None:
+    """Cut a commit off behind a whole line, ahead of the files that it adds."""
+    lines = commit.read_text("utf-8").splitlines()
+    kept = [line for line in lines if not line.startswith('{"add"')]
+    assert len(kept) < len(lines)
+    commit.write_text("\n".join(kept), "utf-8")
+
+
 @pytest.mark.parametrize(
     ("of_log", "damage", "says"),
     [
         (False, lambda file: file.unlink(), "a data file of version 2: it is missing"),
         (False, lambda file: file.write_bytes(b"PAR1"), "a data file of version 2: it has 4 bytes"),
         (True, lambda file: file.write_bytes(file.read_bytes()[:-10]), "commit 2 of the log"),
+        (True, lambda file: file.write_bytes(b""), "commit 2 of the log: it is empty"),
+        (True, without_adds, "commit 2 of the log: it is cut off"),
     ],
-    ids=["missing", "cut off", "cut off commit"],
+    ids=["missing", "cut off", "cut off commit", "empty commit", "commit cut off at a line"],
 )
 def test_a_batch_that_is_damaged(
     state: SmallTable, tmp_path: Path, of_log: bool, damage: Callable[[Path], Any], says: str

@@ -15,10 +15,11 @@ from pipelines import Lake, Runtime
 from pipelines.errors import FieldError, ReadPointError, UnknownStateError
 from pipelines.sources import FixedBatches
 from pipelines.state import table as state_table
-from pipelines.state.kinds import MAP, TRANSACTIONAL
+from pipelines.state.kinds import LOG, MAP, ROWS, TRANSACTIONAL
 from pipelines.state.literals import KeyValueError, literal
+from pipelines.state.record import RESET, BatchRecord
 from pipelines.trident import Average, Count, DeltaState, Max, Min, Sum, TridentTopology
-from tests.state.small_kinds import SmallTable
+from tests.state.small_kinds import FLOW, SmallTable
 
 SCHEMA = "name string, day date, price decimal(10,2), at timestamp, x double, n bigint"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -134,6 +135,39 @@ def test_lists_and_structs_are_frames_with_rows_and_without(
 def test_rows_states_are_read_by_any_column(lake: Lake) -> None:
     assert sorted(row["n"] for row in lake.state("kept").get([{"name": "it's"}])) == [3, 7]
     assert lake.state("kept").scan().num_rows == 5
+
+
+def test_a_txid_that_never_was_is_not_too_old(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    state.commit(7, ("a", 1))
+    with pytest.raises(ReadPointError, match="as of txid 3: the first batch in it is 7"):
+        state.table.get([{"word": "a"}], txid=3)
+    state.writer.reset(BatchRecord(kind=RESET, flow=FLOW, epoch=2))
+    state.commit(9, ("a", 1), epoch=2)
+    with pytest.raises(ReadPointError, match="txid 8: it was emptied behind that batch; the first batch in it is 9"):
+        state.table.get([{"word": "a"}], txid=8)
+    with pytest.raises(ReadPointError, match="txid 3: the first batch in it is 9"):
+        state.table.get([{"word": "a"}], txid=3)
+
+
+def test_a_view_of_a_version_that_is_not_there(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    with pytest.raises(ReadPointError, match='"counts" cannot be read as of version 99: the last version is 0'):
+        state.table.view(99)
+    assert state.table.view(0).multi_get([("a",)]) == [None]
+
+
+@pytest.mark.parametrize("layout", [LOG, MAP, ROWS])
+def test_no_keys_give_no_rows(tmp_path: Path, layout: str) -> None:
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    state.commit(1, ("b", 1))
+    for at in ({}, {"txid": 0}, {"version": 1}):
+        assert state.table.get([], **at) == []
+        assert len(state.table.get([{"word": "a"}], **at)) == 1
+    assert SmallTable(tmp_path / "total", LOG, TRANSACTIONAL, keys=()).table.get([]) == []
+    with pytest.raises(ReadPointError):
+        state.table.get([], txid=2)
 
 
 def test_an_empty_batch_is_a_commit_too(lake: Lake) -> None:

@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pipelines.bounds import shown
-from pipelines.errors import BatchError, SourceSchemaError, TrideltaError, UnknownQueryError
+from pipelines.errors import BatchError, ReadPointError, SourceSchemaError, TrideltaError, UnknownQueryError
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import arrow_type
-from pipelines.graph.bolts import node_tasks
+from pipelines.graph.bolts import batch_groups, node_tasks
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.compile import Compiler
@@ -78,7 +78,12 @@ class QueryRunner:
 
     Args:
         spark: gives the session, if the query needs one.
-        txid: read the states as of this txid; None: as of their last commit, each at one version a request.
+        txid: read the states of the topology's batch group as of this txid; None: as of their last commit. Each is read at one
+            version a request.
+
+    Raises:
+        UnknownQueryError: the topology has no such query stream.
+        ReadPointError: the states that it asks count txids of more than one sequence.
     """
 
     def __init__(
@@ -91,10 +96,11 @@ class QueryRunner:
     ) -> None:
         if name not in topology.queries:
             raise UnknownQueryError(topology.name, name, tuple(topology.queries))
-        self._lake, self._topology, self._name, self._spark, self._txid = lake, topology, name, spark, txid
+        self._lake, self._topology, self._name, self._spark = lake, topology, name, spark
         self._spout = topology.queries[name]
         graph = topology.graph
         self._last = answer_node(graph, self._spout.id)
+        self._txids = {} if txid is None else _read_as_of(topology, self._last, txid)
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
     def arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
@@ -170,7 +176,7 @@ class QueryRunner:
     # --- without Spark ----------------------------------------------------------------------------------------------
 
     def _plainly(self, arguments: Arguments) -> list[Row]:
-        graph, views = self._topology.graph, _Views(self._lake, self._topology, self._txid)
+        graph, views = self._topology.graph, _Views(self._lake, self._topology, self._txids)
         context = PlainContext(
             label=f"query {self._name}", tasks=node_tasks(graph), view=views, state_types=views.types
         )
@@ -212,7 +218,7 @@ class QueryRunner:
                     for number, table in zip(numbers, frames, strict=True)
                 ]
             frame = arrow_frame(self._spark(), pa.concat_tables(frames))
-            context = _SparkContext(self._lake, self._txid, tuple(numbers) if several else None)
+            context = _SparkContext(self._lake, self._txids, tuple(numbers) if several else None)
             compiled = Compiler(self._topology.graph, (self._last.id,), context, {self._spout.id: frame})
             result = compiled.frames()[self._last.id]
             kept = [*self._fields(), *([SLICE_COLUMN] if several else [])]
@@ -276,11 +282,43 @@ def _offending(node: nodes.Node, tables: list[Table], context: PlainContext) -> 
     return None
 
 
-class _Views:
-    """The states of one request for the interpreter, each at one version."""
+def _read_as_of(topology: TridentTopology, last: nodes.Node, txid: int) -> dict[str, int]:
+    """Return by name the states that a txid is about, among those that a query asks; it reads the others at their last commit.
 
-    def __init__(self, lake: Lake, topology: TridentTopology, txid: int | None) -> None:
-        self._lake, self._txid = lake, txid
+    Each batch group counts its own txids. So it is about the states that a stream of the topology writes; a query that asks
+    none of these may ask one of another flow.
+
+    Raises:
+        ReadPointError: it may be about states of several batch groups.
+    """
+    graph = topology.graph
+    queries = [node for node in graph.ancestors(last.id) if isinstance(node, nodes.StateQueryNode)]
+    fixed = {node.state.name for node in topology.static_states if isinstance(node.state, FixedState)}
+    asked = dict.fromkeys(node.state for node in queries if node.state not in fixed)
+    group_of = {member: group.name for group in batch_groups(graph) for member in group.nodes}
+    own = {node.state.name: group_of[node.id] for node in topology.persists if node.state.name in asked}
+    found = list(own or asked)
+    if len(set(own.values()) if own else asked) > 1:
+        whose = "several batch groups of the flow" if own else "other flows"
+        shown = ", ".join(f'"{name}"' for name in found)
+        raise ReadPointError(
+            found[0],
+            f"txid {txid}",
+            f"the query asks states of {whose}, each with txids of its own: {shown}",
+            hint="ask without a txid, or read each state as of its own: tridelta state STATE --txid N",
+        )
+    return dict.fromkeys(found, txid)
+
+
+class _Views:
+    """The states of one request for the interpreter, each at one version.
+
+    Args:
+        txids: by state as of which txid it is read; the others are read at their last commit.
+    """
+
+    def __init__(self, lake: Lake, topology: TridentTopology, txids: Mapping[str, int]) -> None:
+        self._lake, self._txids = lake, txids
         self._fixed = {n.state.name: n.state for n in topology.static_states if isinstance(n.state, FixedState)}
         self._opened: dict[str, StateView] = {}
 
@@ -290,17 +328,21 @@ class _Views:
         return self._opened[name]
 
     def _view(self, name: str) -> StateView:
-        return self._lake.state(name).view(txid=self._txid)
+        return self._lake.state(name).view(txid=self._txids.get(name))
 
     def types(self, name: str) -> Mapping[str, str | None]:
         return self._fixed[name].types if name in self._fixed else dict(self._lake.state(name).declared.columns)
 
 
 class _SparkContext:
-    """The context of a query's plan: the states of one request, each at one version."""
+    """The context of a query's plan: the states of one request, each at one version.
 
-    def __init__(self, lake: Lake, txid: int | None, slices: tuple[str, ...] | None) -> None:
-        self._lake, self._txid, self.slices = lake, txid, slices
+    Args:
+        txids: as of `_Views`.
+    """
+
+    def __init__(self, lake: Lake, txids: Mapping[str, int], slices: tuple[str, ...] | None) -> None:
+        self._lake, self._txids, self.slices = lake, txids, slices
         self._read: dict[str, tuple[StateTable, int]] = {}
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
@@ -321,6 +363,7 @@ class _SparkContext:
     def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
         if name not in self._read:
             table = self._lake.state(name)
-            version = table.version() if self._txid is None else table.commits.version_of(self._txid)
+            txid = self._txids.get(name)
+            version = table.version() if txid is None else table.commits.version_of(txid)
             self._read[name] = table, version
         return self._read[name]
