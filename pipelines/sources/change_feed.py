@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from deltalake import DeltaTable
@@ -64,6 +64,11 @@ class DeltaChangeFeed(StoredSource):
             max_bytes_per_batch=max_bytes_per_batch,
         )
 
+    def prepare(self, name: str, spool: Place) -> Self:
+        own = super().prepare(name, spool)
+        own._table = self._table.prepare(name, spool)
+        return own
+
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the table exists, has the columns, and records its changes.
 
@@ -90,6 +95,9 @@ class DeltaChangeFeed(StoredSource):
                 f'source "{name}": the table {self.path} recorded no changes yet at version {self.starting_version}',
                 hint="start at the version that switched the recording on (DESCRIBE HISTORY shows it), or later",
             )
+
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
+        self._table.check_same(name, spark, checkpoint, index)
 
     def _records_changes(self, name: str, version: int | None) -> bool:
         try:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from deltalake import DeltaTable
@@ -16,8 +16,8 @@ from pipelines.causes import causes
 from pipelines.errors import ChangedSourceError, LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.places.location import Location, LocationError, Place, put_whole
 from pipelines.sources.base import StoredSource, file_key, place_of
-from pipelines.sources.offsets import offset_behind, offset_files, offset_of, read_offset
-from pipelines.state.delta_log import actions, adds, checkpoints, commit_file
+from pipelines.sources.offsets import last_number, offset_behind, offset_files, offset_of, read_offset
+from pipelines.state.delta_log import Mark, actions, adds, checkpoints, commit_file, commit_mark
 from pipelines.state.kinds import LOG
 from pipelines.state.schema import REMOVED, struct_of
 
@@ -45,6 +45,23 @@ class DeltaTableSource(StoredSource):
     """
 
     sliceable: bool = True
+
+    def __init__(
+        self,
+        path: str | Place,
+        schema: str,
+        *,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+    ) -> None:
+        super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
+        self._known_in: dict[tuple[Place, int], tuple[int, Mark | None]] = {}
+        """The checkpoints that were asked: a commit of the table, which another has if the table is made again."""
+
+    def prepare(self, name: str, spool: Place) -> Self:
+        own = super().prepare(name, spool)
+        own._known_in = {}
+        return own
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the table exists and has the declared columns with their types.
@@ -82,6 +99,39 @@ class DeltaTableSource(StoredSource):
             if seen.get(field.name) != kind:
                 problem = f'column "{field.name}" is {seen.get(field.name, "missing")}, declared {kind}'
                 raise SourceSchemaError(name, self.path, problem, (self.schema,), shown)
+
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
+        """Refuse to go on where the table is another one at the same path, whose versions count from 0 again.
+
+        A stream that runs would pass over its first commits. While a commit stays as it is, the table is not asked again.
+
+        Raises:
+            LostRowsError
+        """
+        known = self._known_in.get((checkpoint, index))
+        if known is not None and known[1] is not None and commit_mark(self._place, known[0]) == known[1]:
+            return
+        try:
+            version = DeltaTable(self.path).version()
+            # Before the table says its id: what is made again behind this has another mark.
+            mark = commit_mark(self._place, version)
+            if self.check_table(name, checkpoint, index):
+                self._known_in[checkpoint, index] = version, mark
+        except DeltaError:
+            return  # the read that follows reports it
+
+    def check_table(self, name: str, checkpoint: Place, index: int) -> bool:
+        """Compare the table with that of the last planned offset; False: there is none yet.
+
+        Raises:
+            LostRowsError: it was deleted and created again.
+        """
+        offset = offset_behind(checkpoint, last_number(checkpoint / "offsets"), index)
+        if not isinstance(offset, dict) or "reservoirId" not in offset:
+            return False
+        if offset["reservoirId"] != str(DeltaTable(self.path).metadata().id):
+            raise LostRowsError(name, f"the table {self.path} was deleted and created again")
+        return True
 
     def stream(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as F

@@ -154,6 +154,17 @@ def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset
             raise RewrittenSourceError(name, (), rewritten[0])
 
 
+def check_tables(group: BatchGroup, checkpoint: Checkpoint) -> None:
+    """Refuse a backfill beside a stream that has counted rows of a table which was made again: these are nowhere else.
+
+    Raises:
+        LostRowsError
+    """
+    if checkpoint.epoch is not None:
+        for index, name, source in _tables(group):
+            source.check_table(name, checkpoint.spark, index)
+
+
 def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
     """Yield the Delta tables among the sources, with their places in Spark's offset log."""
     for index, spout in enumerate(group.spouts):
