@@ -12,7 +12,7 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from pipelines.causes import causes
+from pipelines.causes import Cause, causes
 from pipelines.errors import ChangedSourceError, LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.places.location import Location, LocationError, Place, put_whole
 from pipelines.sources.base import StoredSource, file_key, place_of
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 _CLEANED = ("[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE]", "[DELTA_MISSING_FILES_UNEXPECTED_VERSION]")
 """Spark's words for a log that begins behind the next version; the second where no commit of the stream is left."""
 _CHANGED = ("[DELTA_SOURCE_TABLE_IGNORE_CHANGES]", "[DELTA_SOURCE_IGNORE_DELETE]")
+# What Spark says around the file system's own exception, with the file's address; encoded, so no `. File` is in it.
+_UNREAD = re.compile(
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (.+?)\.(?:\s+(?:File does|SQLSTATE:)|\s*$)"
+)
+# Of Hadoop's local files, of S3, and of Java's own.
+_NO_FILE = re.compile(
+    r"File (.+) does not exist|No such file or directory: (.+)|open (s3a://.+?)(?: at \d+ on |: )"
+    r"|(.+) \(No such file or directory\)|((?:[\w.-]+:)?/\S+)$"
+)
 _DELTAS = "org.apache.spark.sql.delta."
 
 
@@ -224,11 +233,8 @@ class DeltaTableSource(StoredSource):
             elif cause.type.startswith(_DELTAS) and cause.text.startswith(_CHANGED):
                 version = re.search(r"\bversion (\d+)", cause.text)
                 return ChangedSourceError(name, self.path, int(version[1]) if version else None)
-            elif cause.type.endswith("FileNotFoundException"):
-                match = re.search(r"(?:File|file) (\S+) does not exist|^(?:File )?(\S+)", cause.text)
-                gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
-                if gone.startswith(file_key(self.folder)):
-                    return LostRowsError(name, f"the data file {gone} is gone")
+            elif (gone := _gone(cause)) and gone.startswith(f"{file_key(self.folder)}/"):
+                return LostRowsError(name, f"the data file {gone} is gone")
         return None
 
     def _up_to(self, snapshot: int, end: dict[str, Any]) -> list[str]:
@@ -287,6 +293,15 @@ class DeltaTableSource(StoredSource):
 
     def _keys(self, files: list[str]) -> frozenset[str]:
         return frozenset(file_key(self._address(file)) for file in files)
+
+
+def _gone(cause: Cause) -> str | None:
+    """Return the file (as `file_key`) that an exception says is not there; None if it says of none."""
+    if cause.type.startswith("org.apache.spark."):
+        match = _UNREAD.match(cause.text)
+    else:
+        match = _NO_FILE.match(cause.text) if cause.type.endswith("FileNotFoundException") else None
+    return file_key(next(filter(None, match.groups()))) if match else None
 
 
 def _snapshot_of(start: dict[str, Any]) -> int:

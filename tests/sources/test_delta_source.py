@@ -302,7 +302,7 @@ def test_a_stream_goes_on_when_the_log_no_longer_has_its_first_version(
 
 @pytest.mark.exhaustive
 def test_files_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:
-    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    table, lake = tmp_path / "a b", Lake(tmp_path / "lake")
     runtime, topology = Runtime(spark, lake), flow(table)
     append(spark, table, 0, files=2)
     runtime.catch_up(topology)
