@@ -16,7 +16,7 @@ from pipelines.causes import Cause, causes
 from pipelines.errors import ChangedSourceError, LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.places.location import Location, LocationError, Place, put_whole
 from pipelines.sources.base import StoredSource, file_key, place_of
-from pipelines.sources.offsets import last_number, offset_behind, offset_files, offset_of, read_offset
+from pipelines.sources.offsets import KEPT_START, last_number, offset_behind, offset_files, offset_of, read_offset
 from pipelines.state.delta_log import Mark, actions, adds, checkpoints, commit_file, commit_mark
 from pipelines.state.kinds import LOG
 from pipelines.state.schema import REMOVED, struct_of
@@ -278,7 +278,7 @@ class DeltaTableSource(StoredSource):
 
         Beside other sources it may be of a later batch than 0: this one had nothing before.
         """
-        kept = checkpoint / f"tridelta_start{index or ''}"
+        kept = checkpoint / f"{KEPT_START}{index or ''}"
         if not kept.exists():
             planned = offset_files(checkpoint).values()
             first = next((file for file in planned if read_offset(file, index) is not None), None)

@@ -171,7 +171,7 @@ class EventSource(Source):
         return F.coalesce(F.col(CORRUPT), untimed).alias(CORRUPT)
 
     def _order(self, files: frozenset[str]) -> Column:
-        """Return the place of a row: its file's number (by `file_number` or, among the batch's, by name), then its place there."""
+        """Return the place of a row: the number of its file (`file_number`; else in the batch, by name), then its place there."""
         from pyspark.sql import functions as F
 
         place = F.lpad(F.hex(F.monotonically_increasing_id()), 14, "0")
