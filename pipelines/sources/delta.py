@@ -195,6 +195,28 @@ class DeltaTableSource(StoredSource):
         later = (_adds(self.path, later) for later in range(version + 1, DeltaTable(self.path).version() + 1))
         return self.present(version) | self._keys([file for files in later for file in files])
 
+    def vectors_since(self, moment: int, version: int | None = None) -> dict[str, int]:
+        """Return the files (as `file_key`) that got a deletion vector at a moment or later, with the time of the last one (ms).
+
+        Args:
+            version: that of the last commit to look at; None: the table's last one.
+        """
+        found: dict[str, int] = {}
+        for number in range(DeltaTable(self.path).version() if version is None else version, -1, -1):
+            try:
+                done = list(actions(self._place, number, "commitInfo", "add"))
+            except FileNotFoundError:
+                break
+            at = next(
+                (int(info["timestamp"]) for name, info in done if name == "commitInfo" and "timestamp" in info), None
+            )
+            if at is not None and at < moment:
+                break
+            for name, add in done:
+                if name == "add" and add.get("deletionVector"):
+                    found.setdefault(file_key(self._address(add["path"])), moment if at is None else at)
+        return found
+
     def first_version(self, checkpoint: Place, index: int) -> int | None:
         """Return the version at which a stream began; None if its offsets do not say."""
         start = self._start(checkpoint, index)

@@ -7,6 +7,7 @@ move: Delta's offsets go by its id, and claims by where its files were.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from pipelines.sources.base import file_key, place_of
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.offsets import offset_of
 from pipelines.state.schema import NO_SLICE
+from pipelines.state.slices import slice_times
 
 if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
@@ -133,6 +135,7 @@ class SameSources:
             lost = f"the table's log no longer has version {version}, with which the first batch begins"
             raise LostRowsError(name, lost) from None
         stale = {slice_: sorted(files - there) for slice_, files in claims.items() if files - there}
+        stale = stale or _changed_within(self._group, source, claims, version)
         if stale:
             slices = tuple(sorted(stale))
             raise RewrittenSourceError(name, slices, stale[slices[0]][0])
@@ -180,6 +183,27 @@ def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, 
         own = frozenset(key for key in files if key.startswith(folder))
         if own:
             yield slice_, own
+
+
+def _changed_within(
+    group: BatchGroup, source: DeltaTableSource, claims: dict[str, frozenset[str]], version: int | None
+) -> dict[str, list[str]]:
+    """Return by slice the claimed files of which a deletion vector has taken rows since the slice was made.
+
+    Such a file keeps its name, and a changed row lies in another file, too. Claims do not say which vector a backfill has seen,
+    so this goes by the times of commits.
+    """
+    made: dict[str, int] = {}
+    for sink in group.sinks:
+        for slice_, time in slice_times(sink.table).items():
+            made[slice_] = min(int(time.timestamp() * 1000), made.get(slice_, sys.maxsize))
+    own = {slice_: made[slice_] for slice_ in claims if slice_ in made}
+    vectors = source.vectors_since(min(own.values()), version) if own else {}
+    changed = {
+        slice_: sorted(file for file in claims[slice_] if vectors.get(file, -1) >= moment)
+        for slice_, moment in own.items()
+    }
+    return {slice_: files for slice_, files in changed.items() if files}
 
 
 def _given_claims(group: BatchGroup) -> list[dict[str, frozenset[str]]]:
