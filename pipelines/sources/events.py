@@ -33,7 +33,7 @@ class EventSource(Source):
         stream: the stream's name, where the events come from.
         number: the stream's place in its flow: events of one clock come in the order of the streams.
         id: SQL over the source's fields that gives an event's id; None: made from the row's place in the source, the same
-            in every replay.
+            in a replay on as many cores.
         timestamp: SQL that gives the event's time: bigint milliseconds, or a timestamp or date; None: its arrival.
         clock: `"event"` or `"processing"`.
     """
