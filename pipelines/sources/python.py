@@ -128,7 +128,7 @@ class PythonSource(Source):
         return self._with_position(reader.load(), F.lit(self._position)), frozenset({self._position})
 
     def _registered(self, spark: SparkSession) -> str:
-        """Register the class under a name of its own, and return that.
+        """Make the class known to Spark under a name of its own. Return the name.
 
         Spark looks a class up by name, and not before it reads: of two with the name that users gave them the last one that was
         registered, by whichever flow of the application, would be read in the place of both.
