@@ -171,6 +171,10 @@ class Source(ABC):
         """Return what `gone` does, of keys (`file_key`): with `#` or `%` in it a key is no address."""
         return frozenset()
 
+    def file_number(self) -> Column | None:
+        """Return what orders the position units (`_file`) of a batch, a bigint of each row; None: their names do."""
+        return None
+
     def parsed(self, text: Column) -> Column | None:
         """Return a record's text as a struct of the fields and `_corrupt`, as the source's own reader does it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from deltalake import DeltaTable
@@ -14,10 +14,10 @@ from pipelines.graph.fields import added
 from pipelines.places.location import Place
 from pipelines.sources.base import StoredSource, file_key
 from pipelines.sources.delta import DeltaTableSource
-from pipelines.sources.offsets import offset_of
+from pipelines.sources.offsets import offset_behind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 CHANGE_FIELDS = "change_type string, commit_version bigint, commit_timestamp timestamp"
 _ENABLED = "delta.enableChangeDataFeed"
@@ -29,7 +29,7 @@ class DeltaChangeFeed(StoredSource):
     Gives: the fields of `schema`, then `change_type string` (`insert`, `update_preimage`, `update_postimage`, `delete`),
     `commit_version bigint`, `commit_timestamp timestamp`. Without `starting_version` the table as it is at the start comes
     first, as inserts.
-    Positions: the commits, `delta:<path>@<version>`. It has no slices.
+    Positions: the commits, `delta:<path>@<version>`, of the table at the start its version. It has no slices.
     Transactional: a replayed batch reads the same files of the same commits; if VACUUM has removed them the flow stops with
     LostRowsError.
 
@@ -64,6 +64,11 @@ class DeltaChangeFeed(StoredSource):
             max_bytes_per_batch=max_bytes_per_batch,
         )
 
+    def prepare(self, name: str, spool: Place) -> Self:
+        own = super().prepare(name, spool)
+        own._table = self._table.prepare(name, spool)
+        return own
+
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the table exists, has the columns, and records its changes.
 
@@ -91,6 +96,9 @@ class DeltaChangeFeed(StoredSource):
                 hint="start at the version that switched the recording on (DESCRIBE HISTORY shows it), or later",
             )
 
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
+        self._table.check_same(name, spark, checkpoint, index)
+
     def _records_changes(self, name: str, version: int | None) -> bool:
         try:
             table = DeltaTable(self.path, version=version)
@@ -113,14 +121,29 @@ class DeltaChangeFeed(StoredSource):
         return self._with_position(frame, F.concat(F.lit(self._address("")), F.col("commit_version")))
 
     def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
-        """Return the commits that the batches read, in whole or in part."""
-        end = offset_of(checkpoint, last, index) if first <= last else None
+        """Return the commits that the batches read, in whole or in part.
+
+        Without a starting version the table's snapshot comes first, whose rows are all of its version. Where the first batch took
+        it to its end, and commits behind it, no offset says which that was: of those the last one is returned.
+        """
+        end = offset_behind(checkpoint, last, index) if first <= last else None
         if end is None:
             return frozenset()
-        before = offset_of(checkpoint, first - 1, index)
-        start = before["reservoirVersion"] if before else self.starting_version or 0
+        before = offset_behind(checkpoint, first - 1, index) if first > 0 else None
+        if before:
+            start = int(before["reservoirVersion"])
+        elif self.starting_version is not None:
+            start = self.starting_version
+        else:
+            begin = offset_behind(checkpoint, first, index) or end
+            start = max(0, int(begin["reservoirVersion"]) - (0 if begin["isStartingVersion"] else 1))
         behind = end["reservoirVersion"] + (1 if end["index"] >= 0 or end["isStartingVersion"] else 0)
         return frozenset(file_key(self._address(version)) for version in range(start, behind))
+
+    def file_number(self) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.col("commit_version")
 
     def fault(self, name: str, error: BaseException) -> TrideltaError | None:
         return self._table.fault(name, error)

@@ -6,18 +6,18 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from pipelines.causes import causes
+from pipelines.causes import Cause, causes
 from pipelines.errors import ChangedSourceError, LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.places.location import Location, LocationError, Place, put_whole
 from pipelines.sources.base import StoredSource, file_key, place_of
-from pipelines.sources.offsets import offset_behind, offset_files, offset_of, read_offset
-from pipelines.state.delta_log import actions, adds, checkpoints, commit_file
+from pipelines.sources.offsets import KEPT_START, last_number, offset_behind, offset_files, offset_of, read_offset
+from pipelines.state.delta_log import Mark, actions, adds, checkpoints, commit_file, commit_mark
 from pipelines.state.kinds import LOG
 from pipelines.state.schema import REMOVED, struct_of
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 _CLEANED = ("[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE]", "[DELTA_MISSING_FILES_UNEXPECTED_VERSION]")
 """Spark's words for a log that begins behind the next version; the second where no commit of the stream is left."""
 _CHANGED = ("[DELTA_SOURCE_TABLE_IGNORE_CHANGES]", "[DELTA_SOURCE_IGNORE_DELETE]")
+# What Spark says around the file system's own exception, with the file's address; encoded, so no `. File` is in it.
+_UNREAD = re.compile(
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (.+?)\.(?:\s+(?:File does|SQLSTATE:)|\s*$)"
+)
+# Of Hadoop's local files, of S3, and of Java's own.
+_NO_FILE = re.compile(
+    r"File (.+) does not exist|No such file or directory: (.+)|open (s3a://.+?)(?: at \d+ on |: )"
+    r"|(.+) \(No such file or directory\)|((?:[\w.-]+:)?/\S+)$"
+)
 _DELTAS = "org.apache.spark.sql.delta."
 
 
@@ -45,6 +54,23 @@ class DeltaTableSource(StoredSource):
     """
 
     sliceable: bool = True
+
+    def __init__(
+        self,
+        path: str | Place,
+        schema: str,
+        *,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+    ) -> None:
+        super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
+        self._known_in: dict[tuple[Place, int], tuple[int, Mark | None]] = {}
+        """The checkpoints that were asked: a commit of the table, which another has if the table is made again."""
+
+    def prepare(self, name: str, spool: Place) -> Self:
+        own = super().prepare(name, spool)
+        own._known_in = {}
+        return own
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the table exists and has the declared columns with their types.
@@ -82,6 +108,39 @@ class DeltaTableSource(StoredSource):
             if seen.get(field.name) != kind:
                 problem = f'column "{field.name}" is {seen.get(field.name, "missing")}, declared {kind}'
                 raise SourceSchemaError(name, self.path, problem, (self.schema,), shown)
+
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
+        """Refuse to go on where the table is another one at the same path, whose versions count from 0 again.
+
+        A stream that runs would pass over its first commits. While a commit stays as it is, the table is not asked again.
+
+        Raises:
+            LostRowsError
+        """
+        known = self._known_in.get((checkpoint, index))
+        if known is not None and known[1] is not None and commit_mark(self._place, known[0]) == known[1]:
+            return
+        try:
+            version = DeltaTable(self.path).version()
+            # Before the table says its id: what is made again behind this has another mark.
+            mark = commit_mark(self._place, version)
+            if self.check_table(name, checkpoint, index):
+                self._known_in[checkpoint, index] = version, mark
+        except DeltaError:
+            return  # the read that follows reports it
+
+    def check_table(self, name: str, checkpoint: Place, index: int) -> bool:
+        """Compare the table with that of the last planned offset; False: there is none yet.
+
+        Raises:
+            LostRowsError: it was deleted and created again.
+        """
+        offset = offset_behind(checkpoint, last_number(checkpoint / "offsets"), index)
+        if not isinstance(offset, dict) or "reservoirId" not in offset:
+            return False
+        if offset["reservoirId"] != str(DeltaTable(self.path).metadata().id):
+            raise LostRowsError(name, f"the table {self.path} was deleted and created again")
+        return True
 
     def stream(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as F
@@ -136,6 +195,28 @@ class DeltaTableSource(StoredSource):
         later = (_adds(self.path, later) for later in range(version + 1, DeltaTable(self.path).version() + 1))
         return self.present(version) | self._keys([file for files in later for file in files])
 
+    def vectors_since(self, moment: int, version: int | None = None) -> dict[str, int]:
+        """Return the files (as `file_key`) that got a deletion vector at a moment or later, with the time of the last one (ms).
+
+        Args:
+            version: that of the last commit to look at; None: the table's last one.
+        """
+        found: dict[str, int] = {}
+        for number in range(DeltaTable(self.path).version() if version is None else version, -1, -1):
+            try:
+                done = list(actions(self._place, number, "commitInfo", "add"))
+            except FileNotFoundError:
+                break
+            at = next(
+                (int(info["timestamp"]) for name, info in done if name == "commitInfo" and "timestamp" in info), None
+            )
+            if at is not None and at < moment:
+                break
+            for name, add in done:
+                if name == "add" and add.get("deletionVector"):
+                    found.setdefault(file_key(self._address(add["path"])), moment if at is None else at)
+        return found
+
     def first_version(self, checkpoint: Place, index: int) -> int | None:
         """Return the version at which a stream began; None if its offsets do not say."""
         start = self._start(checkpoint, index)
@@ -174,11 +255,8 @@ class DeltaTableSource(StoredSource):
             elif cause.type.startswith(_DELTAS) and cause.text.startswith(_CHANGED):
                 version = re.search(r"\bversion (\d+)", cause.text)
                 return ChangedSourceError(name, self.path, int(version[1]) if version else None)
-            elif cause.type.endswith("FileNotFoundException"):
-                match = re.search(r"(?:File|file) (\S+) does not exist|^(?:File )?(\S+)", cause.text)
-                gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
-                if gone.startswith(file_key(self.folder)):
-                    return LostRowsError(name, f"the data file {gone} is gone")
+            elif (gone := _gone(cause)) and gone.startswith(f"{file_key(self.folder)}/"):
+                return LostRowsError(name, f"the data file {gone} is gone")
         return None
 
     def _up_to(self, snapshot: int, end: dict[str, Any]) -> list[str]:
@@ -222,7 +300,7 @@ class DeltaTableSource(StoredSource):
 
         Beside other sources it may be of a later batch than 0: this one had nothing before.
         """
-        kept = checkpoint / f"tridelta_start{index or ''}"
+        kept = checkpoint / f"{KEPT_START}{index or ''}"
         if not kept.exists():
             planned = offset_files(checkpoint).values()
             first = next((file for file in planned if read_offset(file, index) is not None), None)
@@ -237,6 +315,15 @@ class DeltaTableSource(StoredSource):
 
     def _keys(self, files: list[str]) -> frozenset[str]:
         return frozenset(file_key(self._address(file)) for file in files)
+
+
+def _gone(cause: Cause) -> str | None:
+    """Return the file (as `file_key`) that an exception says is not there; None if it says of none."""
+    if cause.type.startswith("org.apache.spark."):
+        match = _UNREAD.match(cause.text)
+    else:
+        match = _NO_FILE.match(cause.text) if cause.type.endswith("FileNotFoundException") else None
+    return file_key(next(filter(None, match.groups()))) if match else None
 
 
 def _snapshot_of(start: dict[str, Any]) -> int:

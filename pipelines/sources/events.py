@@ -33,7 +33,7 @@ class EventSource(Source):
         stream: the stream's name, where the events come from.
         number: the stream's place in its flow: events of one clock come in the order of the streams.
         id: SQL over the source's fields that gives an event's id; None: made from the row's place in the source, the same
-            in every replay.
+            in a replay on as many cores.
         timestamp: SQL that gives the event's time: bigint milliseconds, or a timestamp or date; None: its arrival.
         clock: `"event"` or `"processing"`.
     """
@@ -171,10 +171,15 @@ class EventSource(Source):
         return F.coalesce(F.col(CORRUPT), untimed).alias(CORRUPT)
 
     def _order(self, files: frozenset[str]) -> Column:
-        """Return the place of a row: the number of its file among the batch's, by name, then its place there."""
+        """Return the place of a row: the number of its file (`file_number`; else in the batch, by name), then its place there."""
         from pyspark.sql import functions as F
 
         place = F.lpad(F.hex(F.monotonically_increasing_id()), 14, "0")
+        number = self.inner.file_number()
+        if number is not None:
+            # Hexadecimal: six digits are enough for sixteen million, and sort as their numbers do.
+            number = F.hex(F.coalesce(number, F.lit(0)))
+            return F.concat(F.lit(f"{self.number:03d}."), F.lpad(number, 6, "0"), place)
         if len(files) < 2:
             return F.concat(F.lit(f"{self.number:03d}.000000"), place)
         names = F.array(*(F.lit(file) for file in sorted(files, key=_natural)))

@@ -16,6 +16,8 @@ from typing import Any
 
 from pipelines.places.location import Place
 
+KEPT_START = "tridelta_start"
+"""Beside Spark's logs, which are cleared: the plan with a Delta source's first offset. Its index follows, if that is not 0."""
 _FEW = 4
 """Listings that are read by their names, without a look at the folder: a batch takes one."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from itertools import count
+from types import new_class
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from pipelines.errors import DefinitionError, SourceError, TrideltaError
 from pipelines.places.location import Place
@@ -19,6 +22,8 @@ _WORKER = re.compile(
     r'File "[^"]*/pyspark/sql/(?:streaming/python_streaming_source_runner|worker/(?:plan_data_source_read|create_data_source))'
 )
 _READER, _THROWN = "datasources.v2.python.", "thrown from the Python worker"
+_numbers = count(1)
+_names: WeakKeyDictionary[type[Any], str] = WeakKeyDictionary()
 
 
 class PythonSource(Source):
@@ -29,7 +34,8 @@ class PythonSource(Source):
     Transactional: as the class is. Spark keeps the offsets of a batch before it runs and asks for the same offsets on a
     replay (`read(partition)` of `partitions(start, end)`, `readBetweenOffsets(start, end)`). If the same offsets may give
     other rows say `transactional=False`, and persist into opaque states. A `catch_up` that has a batch to replay runs that one
-    alone (Spark's rule for Python sources); the next run takes what has come since.
+    alone (Spark's rule for Python sources); the next run takes what has come since. Spark knows the class by a name of its own,
+    whatever its `name()` says.
 
     Args:
         source: the class. `streamReader` or `simpleStreamReader` makes it a stream, `reader` lets it be read whole.
@@ -110,8 +116,7 @@ class PythonSource(Source):
                 f"{self.source.__name__} ({_place(self.source)}) has a reader and no stream reader: it cannot be streamed",
                 hint="define streamReader or simpleStreamReader, or run the flow as a backfill",
             )
-        spark.dataSource.register(self.source)
-        reader = spark.readStream.format(self.source.name()).schema(self.schema).options(**self.options)
+        reader = spark.readStream.format(self._registered(spark)).schema(self.schema).options(**self.options)
         return self._with_position(reader.load(), F.lit(self._position))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
@@ -119,9 +124,18 @@ class PythonSource(Source):
 
         if not self.sliceable:
             return super().bounded(spark)
-        spark.dataSource.register(self.source)
-        reader = spark.read.format(self.source.name()).schema(self.schema).options(**self.options)
+        reader = spark.read.format(self._registered(spark)).schema(self.schema).options(**self.options)
         return self._with_position(reader.load(), F.lit(self._position)), frozenset({self._position})
+
+    def _registered(self, spark: SparkSession) -> str:
+        """Make the class known to Spark under a name of its own. Return the name.
+
+        Spark looks a class up by name, and not before it reads: of two with the name that users gave them the last one that was
+        registered, by whichever flow of the application, would be read in the place of both.
+        """
+        own = under_own_name(self.source)
+        spark.dataSource.register(own)
+        return str(own.name())
 
     @property
     def _position(self) -> str:
@@ -144,6 +158,15 @@ class PythonSource(Source):
             f'source "{name}": {self.source.__name__} failed at {where or _place(self.source)}: {reason}',
             hint="correct the class and run the flow again: it continues with the same batch",
         )
+
+
+def under_own_name(source: type[Any]) -> type[Any]:
+    """Return a class that does what another does, and whose name for Spark no other class of this process has."""
+    # Spark takes names for the same that differ in case alone, so the number tells them apart.
+    name = _names.setdefault(source, f"tridelta_{source.__name__}_{next(_numbers)}")
+    # It is sent to the workers whole: they find nothing of it by its place, where its base is.
+    body = {"name": classmethod(lambda _: name), "__module__": source.__module__, "__qualname__": source.__qualname__}
+    return new_class(source.__name__, (source,), {}, lambda members: members.update(body))
 
 
 def _overrides(source: type[Any], base: type[Any], name: str) -> bool:

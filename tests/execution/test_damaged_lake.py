@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -293,6 +294,34 @@ def test_a_listing_goes_with_the_plan_that_names_it(tmp_path: Path, name: str, d
         assert make_whole("f", spark, lambda batch: batch < 1) == anew
     assert there - left(spark) == gone
     assert list(spark_damages("f", spark)) == []
+
+
+DELTA = '{"reservoirId":"t","reservoirVersion":4,"index":-1,"isStartingVersion":false}'
+
+
+@pytest.mark.parametrize("damage", [empty, cut, Path.unlink])
+@pytest.mark.parametrize(
+    ("plans", "marked", "starts", "kept"),
+    [
+        ([(DELTA, None)], -1, ["tridelta_start"], []),
+        ([(None, DELTA)], -1, ["tridelta_start1"], []),
+        # The second source began with the plan that goes.
+        ([(DELTA, None), (DELTA, DELTA)], 0, ["tridelta_start", "tridelta_start1"], ["tridelta_start"]),
+    ],
+)
+def test_where_a_table_began_goes_with_its_first_plan(
+    tmp_path: Path, damage: Damage, plans: list[tuple[Any, ...]], marked: int, starts: list[str], kept: list[str]
+) -> None:
+    """Another plan may begin with another version of the table, which has other files."""
+    spark = planned(tmp_path, *plans, marked=marked, logs=())
+    for name in starts:
+        (spark / name).write_bytes((spark / "offsets" / str(len(plans) - 1)).read_bytes())
+    (spark / "tridelta_topics").write_text("{}")
+    make_whole("f", spark, lambda batch: batch <= marked)
+    assert all((spark / name).exists() for name in starts)
+    damage(spark / "offsets" / str(len(plans) - 1))
+    make_whole("f", spark, lambda batch: batch <= marked)
+    assert sorted(path.name for path in spark.glob("tridelta_*")) == [*kept, "tridelta_topics"]
 
 
 @pytest.mark.parametrize(("marked", "held"), [(1, 1), (1, 0), (0, 1)])

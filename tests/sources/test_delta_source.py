@@ -145,6 +145,28 @@ def test_a_stream_that_begins_after_the_files_of_a_backfill_were_rewritten(spark
     assert totals(lake) == expected([0])
 
 
+def test_a_stream_that_begins_after_rows_of_a_backfill_were_changed_by_vectors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The file keeps its name, and the changed row lies in another one, too: it would count twice."""
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    runtime, topology = Runtime(spark, lake), flow(table)
+    append(spark, table, 0, files=2)
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    spark.sql(f"UPDATE delta.`{table}` SET n = 100 WHERE n = 3")
+    runtime.backfill(topology, [DAYS[1]])
+    before = totals(lake)
+    assert before == {DAYS[1]: (4, 1 + 100 + 5 + 7)}
+    spark.sql(f"UPDATE delta.`{table}` SET n = 200 WHERE n = 5")
+    with pytest.raises(RewrittenSourceError) as caught:
+        runtime.catch_up(topology)
+    assert caught.value.slices == (DAYS[1],)
+    assert totals(lake) == before
+    runtime.backfill(topology, [DAYS[1]])
+    runtime.catch_up(topology)
+    assert totals(lake) == {DAYS[0]: expected([0])[DAYS[0]], DAYS[1]: (4, 1 + 100 + 200 + 7)}
+
+
 @pytest.mark.exhaustive
 def test_rows_without_a_slice_in_files_that_were_rewritten(spark: SparkSession, tmp_path: Path) -> None:
     """A backfill has put them into quarantine, which claims their files as a state does."""
@@ -302,7 +324,7 @@ def test_a_stream_goes_on_when_the_log_no_longer_has_its_first_version(
 
 @pytest.mark.exhaustive
 def test_files_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:
-    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    table, lake = tmp_path / "a b", Lake(tmp_path / "lake")
     runtime, topology = Runtime(spark, lake), flow(table)
     append(spark, table, 0, files=2)
     runtime.catch_up(topology)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -20,6 +22,7 @@ from pyspark.sql.datasource import (
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, NotSliceableError, PoisonBatchError, SourceError, TrideltaError
 from pipelines.sources import PythonSource
+from pipelines.sources.python import under_own_name
 from pipelines.trident import OPAQUE, Count, DeltaState, TridentTopology
 
 pytestmark = pytest.mark.slow
@@ -186,6 +189,63 @@ def test_errors_name_the_class_the_file_and_the_line(spark: SparkSession, tmp_pa
         Runtime(spark, lake, max_attempts=1).catch_up(flow(PythonSource(Counter, SCHEMA, last=5, fail="read")))
     Runtime(spark, lake).catch_up(flow(PythonSource(Counter, SCHEMA, last=5)))
     assert held(lake) == [(n, 0) for n in range(5)]
+
+
+class Evens(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "numbers"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return NumbersStream([0, 2, 4])
+
+
+class Odds(Evens):
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return NumbersStream([1, 3])
+
+
+class NumbersStream(SimpleDataSourceStreamReader):
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[int, int]], dict[str, int]]:
+        end = {"n": len(self.numbers)}
+        return self.readBetweenOffsets(start, end), end
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[tuple[int, int]]:
+        return iter([(n, 0) for n in self.numbers[start["n"] : end["n"]]])
+
+
+def test_two_sources_of_one_name_are_both_read(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("own")
+    streams = [topology.new_stream(kind.__name__, PythonSource(kind, SCHEMA)) for kind in (Evens, Odds)]
+    topology.merge(*streams).partition_persist(DeltaState("rows"))
+    Runtime(spark, Lake(tmp_path)).catch_up(topology)
+    assert held(Lake(tmp_path)) == [(n, 0) for n in range(5)]
+
+
+def test_each_class_has_a_name_of_its_own_for_spark() -> None:
+    def another() -> type[DataSource]:
+        class Counter(DataSource):
+            def reader(self, schema: Any) -> DataSourceReader:
+                return DaysReader()
+
+        return Counter
+
+    classes: list[type[Any]] = [Counter, Evens, Odds, another(), another()]
+    names = [under_own_name(each).name().lower() for each in classes]
+    assert len(set(names)) == len(classes)
+    assert [under_own_name(each).name().lower() for each in classes] == names
+    for each, name in zip(classes, names, strict=True):
+        # As Spark sends it to its workers.
+        sent = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(under_own_name(each)))
+        assert sent.name().lower() == name
+        assert inspect.ismethod(sent.name)
+        assert (sent.__name__, sent(options={}).options) == (each.__name__, {})
 
 
 def test_what_is_no_source() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pipelines import logs
 from pipelines.places.location import Place
-from pipelines.sources.offsets import listings, offset_behind, offset_lines
+from pipelines.sources.offsets import KEPT_START, listings, offset_behind, offset_lines
 from pipelines.state.damage import DamagedError
 
 T = TypeVar("T")
@@ -173,6 +173,7 @@ def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> se
 
     A mark of the last batch that is cut off goes: the batch comes again, which is exact. So does a plan that is cut off, or that
     lacks a listing, of a batch that is not marked and in no table: Spark plans it again. A listing that no plan names goes alone.
+    What Delta sources keep of their first plan goes with it.
 
     Args:
         in_a_table: whether a table holds a batch (Spark's id).
@@ -197,7 +198,24 @@ def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> se
         for path in gone:
             _remove(path)
         logger.warning("checkpoint mended", flow=flow, file=str(damage.file), problem=damage.problem)
+    _forget_starts(spark)
     return planned_again
+
+
+def _forget_starts(spark: Place) -> None:
+    """Remove the first offsets that Delta sources keep aside where no plan is left that has one: the next may begin elsewhere.
+
+    Topics' ids stay: with them Kafka's own note of where the topic began.
+    """
+    last = _last_plan(spark)
+    gone = [file for file in spark.glob(f"{KEPT_START}*") if _is_of_no_plan(spark, file.name, last)]
+    for file in gone:
+        file.unlink(missing_ok=True)
+
+
+def _is_of_no_plan(spark: Place, kept: str, last: int) -> bool:
+    index = kept.removeprefix(KEPT_START) or "0"
+    return index.isdigit() and offset_behind(spark, last, int(index)) is None
 
 
 def _last_plan(spark: Place) -> int:

@@ -33,7 +33,7 @@ from pipelines.execution.events.hooks import Listener
 from pipelines.execution.protocol.failures import lake_fault, reason_of
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.runners.bounded_inputs import refused, versions_read
-from pipelines.execution.runners.claims import check_unread
+from pipelines.execution.runners.claims import check_tables, check_unread
 from pipelines.execution.runners.held_rows import HeldRows, held_rows
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
@@ -289,6 +289,7 @@ class BoundedRunner:
                 with self._checkpoint.committing(_WAIT_SECONDS):
                     self._look(wave)
                     self._check_no_stream(slices, folded)
+                    check_tables(self._group, self._checkpoint)
                     unseen = self._counted_beyond(work.positions)
                     if not unseen:
                         check_unread(self._group, self._checkpoint, work.positions)

@@ -1,12 +1,14 @@
 """Claims name the data files that a backfill has counted; a stream must read these rows under the same names, or not begin.
 
 A table's files may be rewritten (OPTIMIZE, a compaction of the flow that writes it, a slice replaced there). A stream that runs
-reads what was appended, under the first names, from the table's log. One that begins reads the table as it stands.
+reads what was appended, under the first names, from the table's log. One that begins reads the table as it stands. A table may
+move: Delta's offsets go by its id, and claims by where its files were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
@@ -17,6 +19,7 @@ from pipelines.sources.base import file_key, place_of
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.offsets import offset_of
 from pipelines.state.schema import NO_SLICE
+from pipelines.state.slices import slice_times
 
 if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RewrittenSourceError(SourceError):
-    """Files of a Delta source were rewritten between a backfill and its stream: rows would count twice.
+    """Files of a Delta source have other names than a backfill saw or its stream will see: rows would count twice.
 
     Attributes:
         source: the stream's name.
@@ -38,8 +41,8 @@ class RewrittenSourceError(SourceError):
             real = [slice_ for slice_ in slices if slice_ != NO_SLICE] or ["any"]
             named = ", ".join(real[:10]) + (", ..." if len(real) > 10 else "")
             super().__init__(
-                f'source "{source}": files that a backfill has counted were rewritten since, e.g. {file}; '
-                "the stream that begins would count their rows again",
+                f'source "{source}": files that a backfill has counted were rewritten since, or the table has moved, e.g. '
+                f"{file}; the stream would count their rows again",
                 hint=f"backfill these slices again, then start the stream: {named}",
             )
         else:
@@ -59,6 +62,8 @@ class SameSources:
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint) -> None:
         self._group, self._checkpoint = group, checkpoint.spark
+        self._claims: list[dict[str, frozenset[str]]] = []
+        self._outside: dict[str, list[str]] = {}
         done = checkpoint.finished_batches() - 1
         self._new = [
             (index, name, source)
@@ -84,6 +89,39 @@ class SameSources:
                 self._compare(name, source, source.first_version(self._checkpoint, index))
                 self._new.remove(entry)
 
+    def check_moved(self, taken: Sequence[frozenset[str]]) -> None:
+        """Refuse a batch with files that a backfill has claimed where the table lay before: by no claim they would be left out.
+
+        Args:
+            taken: of the batch the files (as `file_key`) of each source.
+        """
+        tables = list(_tables(self._group))
+        folders = tuple(f"{file_key(source.folder)}/" for _, _, source in tables)
+        elsewhere = self._claimed_outside(folders) if tables else {}
+        if not elsewhere:
+            return
+        for (index, name, _), folder in zip(tables, folders, strict=True):
+            own = {file.removeprefix(folder) for file in taken[index] if file.startswith(folder)}
+            moved = {
+                slice_: found
+                for slice_, files in elsewhere.items()
+                if (found := sorted(file for file in files if not own.isdisjoint(_below(file))))
+            }
+            if moved:
+                slices = tuple(sorted(moved))
+                raise RewrittenSourceError(name, slices, moved[slices[0]][0])
+
+    def _claimed_outside(self, folders: tuple[str, ...]) -> dict[str, list[str]]:
+        """Return by slice the claimed files (as `file_key`) that lie in none of some folders; looked for where claims are new."""
+        claims = _given_claims(self._group)
+        if claims != self._claims:
+            outside = {
+                slice_: [file for file in files if not file.startswith(folders)]
+                for slice_, files in _together(claims).items()
+            }
+            self._claims, self._outside = claims, {slice_: files for slice_, files in outside.items() if files}
+        return self._outside
+
     def _compare(self, name: str, source: DeltaTableSource, version: int | None) -> None:
         claims = dict(_claims(self._group, source))
         if not claims:
@@ -97,6 +135,7 @@ class SameSources:
             lost = f"the table's log no longer has version {version}, with which the first batch begins"
             raise LostRowsError(name, lost) from None
         stale = {slice_: sorted(files - there) for slice_, files in claims.items() if files - there}
+        stale = stale or _changed_within(self._group, source, claims, version)
         if stale:
             slices = tuple(sorted(stale))
             raise RewrittenSourceError(name, slices, stale[slices[0]][0])
@@ -118,6 +157,17 @@ def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset
             raise RewrittenSourceError(name, (), rewritten[0])
 
 
+def check_tables(group: BatchGroup, checkpoint: Checkpoint) -> None:
+    """Refuse a backfill beside a stream that has counted rows of a table which was made again: these are nowhere else.
+
+    Raises:
+        LostRowsError
+    """
+    if checkpoint.epoch is not None:
+        for index, name, source in _tables(group):
+            source.check_table(name, checkpoint.spark, index)
+
+
 def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
     """Yield the Delta tables among the sources, with their places in Spark's offset log."""
     for index, spout in enumerate(group.spouts):
@@ -128,17 +178,58 @@ def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
 
 def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield by slice the files of a table (as `file_key`) that backfills of any of the group's tables have claimed."""
+    folder = file_key(source.folder) + "/"
+    for slice_, files in _together(_given_claims(group)).items():
+        own = frozenset(key for key in files if key.startswith(folder))
+        if own:
+            yield slice_, own
+
+
+def _changed_within(
+    group: BatchGroup, source: DeltaTableSource, claims: dict[str, frozenset[str]], version: int | None
+) -> dict[str, list[str]]:
+    """Return by slice the claimed files of which a deletion vector has taken rows since the slice was made.
+
+    Such a file keeps its name, and a changed row lies in another file, too. Claims do not say which vector a backfill has seen,
+    so this goes by the times of commits.
+    """
+    made: dict[str, int] = {}
+    for sink in group.sinks:
+        for slice_, time in slice_times(sink.table).items():
+            made[slice_] = min(int(time.timestamp() * 1000), made.get(slice_, sys.maxsize))
+    own = {slice_: made[slice_] for slice_ in claims if slice_ in made}
+    vectors = source.vectors_since(min(own.values()), version) if own else {}
+    changed = {
+        slice_: sorted(file for file in claims[slice_] if vectors.get(file, -1) >= moment)
+        for slice_, moment in own.items()
+    }
+    return {slice_: files for slice_, files in changed.items() if files}
+
+
+def _given_claims(group: BatchGroup) -> list[dict[str, frozenset[str]]]:
+    """Return by slice the files that each of the group's tables claims, as its records have them."""
     claimed = [sink.table.commits.claims() for sink in group.sinks]
     if group.quarantine.table.exists():
         claimed.append(group.quarantine.table.commits.claims(group.name))
+    return claimed
+
+
+def _together(claimed: list[dict[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
+    """Return by slice the files (as `file_key`) that any of some tables claims."""
     claims: dict[str, frozenset[str]] = {}
-    folder = file_key(source.folder) + "/"
     for slices in claimed:
         for slice_, files in slices.items():
-            own = frozenset(key for key in map(file_key, files) if key.startswith(folder))
-            if own:
-                claims[slice_] = claims.get(slice_, frozenset()) | own
-    yield from claims.items()
+            if files:
+                claims[slice_] = claims.get(slice_, frozenset()) | frozenset(map(file_key, files))
+    return claims
+
+
+def _below(file: str) -> Iterator[str]:
+    """Yield the names that a file has below each of the folders that it is in."""
+    while file:
+        _, _, file = file.partition("/")
+        if file:
+            yield file
 
 
 def bytes_of(files: frozenset[str]) -> int | None:

@@ -359,6 +359,7 @@ class StreamRunner:
             self._windows.clear(txid)
         sources = self._group.sources
         taken = sources.positions_by_source(self._checkpoint.spark, batch_id, batch_id)
+        self._claims.check_moved(taken)
         files = frozenset[str]().union(*taken)
         said = listed(self._checkpoint, batch_id, taken)
         position = Position(files, bytes_of(files), plan=plan, by_source=tuple(taken), listed=said)
