@@ -222,7 +222,7 @@ class NumbersStream(SimpleDataSourceStreamReader):
 
 def test_two_sources_of_one_name_are_both_read(spark: SparkSession, tmp_path: Path) -> None:
     topology = TridentTopology("own")
-    streams = [topology.new_stream(kind.__name__, PythonSource(kind, SCHEMA)) for kind in (Evens, Odds)]
+    streams = [topology.new_stream(kind.__name__.lower(), PythonSource(kind, SCHEMA)) for kind in (Evens, Odds)]
     topology.merge(*streams).partition_persist(DeltaState("rows"))
     Runtime(spark, Lake(tmp_path)).catch_up(topology)
     assert held(Lake(tmp_path)) == [(n, 0) for n in range(5)]
