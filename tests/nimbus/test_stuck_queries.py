@@ -19,7 +19,7 @@ from pipelines.maintenance.repartition import UnfinishedBatchError
 from pipelines.nimbus.processes.draining import _SLOW_SECONDS as SLOW_SECONDS
 from pipelines.nimbus.processes.life import STUCK
 from pipelines.nimbus.processes.worker import WorkerProcess
-from pipelines.nimbus.registry.lifecycle import Request
+from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from tests.nimbus.test_channel_waits import Reader
@@ -217,6 +217,59 @@ def test_a_worker_restarts_for_a_start_that_hangs(rounds: Rounds, stuck: Stuck) 
     assert rounds.neighbour.told[-1] == "leave"
     rounds.look(STOP_SECONDS + 2)
     assert rounds.ended == [STUCK]
+
+
+def rebalances(rounds: Rounds, stuck: Stuck, wait: float) -> None:
+    """A rebalance comes that asks for what the flow of the query has, and its wait passes, and its slots are the same."""
+    key, worker = (99, stuck.query.task), rounds.worker
+    stuck.flow, stuck.revision = replace(stuck.flow, serial=99), 1
+    drains = replace(stuck.flow.standing, status=Status.REBALANCING, previous=Status.ACTIVE)
+    worker._tasks[key] = worker._tasks.pop((99, 1))
+    worker._revisions[99] = 1
+    rounds.flows[key] = replace(stuck.flow, standing=drains)
+    rounds.look(0)
+    rounds.look(wait)
+    assert not stuck.stopping_seconds
+    assert not stuck.wanted
+    # Before the leader has placed it.
+    rounds.flows[key] = stuck.flow
+    rounds.look(wait + 1)
+    assert stuck.wanted
+
+
+@pytest.mark.parametrize("state", ["starting", "repartitioning", "running"])
+def test_a_rebalance_that_changes_nothing_restarts_what_hangs(rounds: Rounds, stuck: Stuck, state: str) -> None:
+    """In a store, in a batch that is to be finished before a repartition, in a look at what waits."""
+    stuck._running = stuck._streaming = None
+    stuck.figures.state = state
+    rebalances(rounds, stuck, 30)
+    rounds.worker._revisions[99] = 2
+    for seconds in (31, 32):
+        rounds.look(seconds)
+    assert stuck.stopping_seconds > 0
+    rounds.look(32 + STOP_SECONDS)
+    assert rounds.worker.ending.is_set()
+    rounds.look(33 + STOP_SECONDS)
+    assert rounds.ended == [STUCK]
+
+
+@pytest.mark.parametrize("how", ["it starts again", "it goes on"])
+def test_a_rebalance_forces_nothing_that_has_drained_or_runs(rounds: Rounds, stuck: Stuck, how: str) -> None:
+    stuck.figures.state = "running"
+    rebalances(rounds, stuck, 30)
+    if how == "it goes on":
+        # What held its thread up has let go, and it is wanted again.
+        assert stuck._asked.runs_on()
+        rounds.worker._revisions[99] = 2
+        rounds.look(32)
+    else:
+        with stuck._asked.begun():
+            rounds.worker._revisions[99] = 2
+            rounds.look(32)
+            assert not stuck.stopping_seconds
+    assert not stuck.told
+    assert stuck.revision == 2
+    assert not rounds.worker._draining.rebalanced
 
 
 def test_others_have_their_time_to_drain_from_when_the_worker_restarts(

@@ -68,6 +68,10 @@ class FakeTask:
     query: Any = field(default_factory=lambda: SimpleNamespace(task=1))
     figures: Any = field(default_factory=lambda: SimpleNamespace(state="running"))
 
+    @property
+    def drains(self) -> bool:
+        return bool(self.figures.state == "draining")
+
     def want(self, accepting: bool) -> None:
         self.told.append(f"accept {accepting}")
         if not accepting:

@@ -21,11 +21,16 @@ class Asked:
         """Whether the query is about to start, or runs; and since when that is to stop in mid-batch (0: it is not)."""
         self._allowed = 0.0
         """So many seconds more it may take to stop there."""
+        self._to_drain = False
+        """Whether the query that has begun was asked to drain, be it wanted again meanwhile."""
 
     def want(self, wanted: bool) -> None:
         """Ask it to run, or to drain."""
         (self.unwanted.clear if wanted else self.unwanted.set)()
         (self.wanted.set if wanted else self.wanted.clear)()
+        if not wanted:
+            # Behind the events: `runs_on` takes it back before it reads them.
+            self._to_drain = True
 
     def force(self) -> None:
         """Ask it to stop in mid-batch, if it is about to start, or runs."""
@@ -36,6 +41,16 @@ class Asked:
     def goes_on(self) -> bool:
         """Return whether the query is to start, or to run on."""
         return self.wanted.is_set() and not self.forced_at
+
+    def runs_on(self) -> bool:
+        """Return whether a query that is up is to run on. One that comes here, and is, has nothing to drain for any more."""
+        self._to_drain = False
+        return self.goes_on
+
+    @property
+    def drains(self) -> bool:
+        """Return whether it was asked to drain, and has neither ended since nor come to see that it is wanted again."""
+        return self._begun and self._to_drain
 
     @property
     def stopping_seconds(self) -> float:
@@ -48,6 +63,7 @@ class Asked:
     def begun(self) -> Iterator[None]:
         """Have the query start, run and end in the body. A stop that was meant for one before is none of this one."""
         self.forced_at = 0.0
+        self._to_drain = not self.wanted.is_set()
         self._begun = True
         try:
             yield

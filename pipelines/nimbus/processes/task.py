@@ -146,6 +146,11 @@ class Task(threading.Thread):
         self._stopping.start()
 
     @property
+    def drains(self) -> bool:
+        """Return whether it is to drain and has not, be it wanted again meanwhile: in its batch, or in a start that goes on."""
+        return self.figures.state == DRAINING or self._asked.drains
+
+    @property
     def stopping_seconds(self) -> float:
         """Return for how long its query has been asked to stop in mid-batch, or its start; 0: it was not, or it has ended."""
         if self.ahead is not None and self.ahead.reads:
@@ -328,7 +333,7 @@ class Task(threading.Thread):
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted."""
         since = time.monotonic()
-        while self._asked.goes_on and self.lost is None and runner.error is None and streaming.isActive:
+        while self._asked.runs_on() and self.lost is None and runner.error is None and streaming.isActive:
             self.figures.look(streaming, checkpoint)
             if self._failures and time.monotonic() - since > _RECOVERED_SECONDS:
                 self._failures = 0

@@ -43,7 +43,6 @@ from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
-from pipelines.nimbus.status import DRAINING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -313,7 +312,7 @@ class WorkerProcess:
         query, key = _query_of(flow, task.query.task), (flow.serial, task.query.task)
         if flow.status is Status.REBALANCING and not self._is_read(flow.serial):
             self._draining.rebalanced.add(key)
-        elif task.figures.state != DRAINING:
+        elif not task.drains:
             self._draining.rebalanced.discard(key)
         outdated, revision = _outdated(task, flow) and flow.serial not in held, self._revisions[flow.serial]
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
@@ -325,13 +324,14 @@ class WorkerProcess:
             if over or self._draining.waits_no_more(flow):
                 task.force()
         else:
-            if task.figures.state != DRAINING:
+            if not task.drains:
                 # It was placed again and stays as it is: the next drain has its time.
                 task.revision = revision
             task.want(flow.standing.accepting)
-        drained = task.figures.state == DRAINING and key in self._draining.rebalanced
-        if drained and goes_on(flow) and task.revision != revision and not _outdated(task, flow):
-            # The flow goes on with another assignment: the rebalance has waited as long as it was to.
+        late = task.drains and key in self._draining.rebalanced
+        if late and goes_on(flow) and task.revision != revision and not _outdated(task, flow):
+            # The flow goes on with another assignment, perhaps in the same slots: the rebalance has waited as long as it was to,
+            # also for a start, which may hang.
             task.force()
 
     def _begin(self, key: Key, flow: DeployedFlow) -> None:
