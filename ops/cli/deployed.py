@@ -89,10 +89,15 @@ def nimbus(*, makes: bool = False) -> Iterator[Nimbus]:
 
 def _was_there() -> bool:
     """Return whether a supervisor has run from this home: a registry that is missing was lost then, or is another one."""
-    from pipelines.nimbus.settings import NimbusSettings
+    from pipelines.catalog.flow import FlowSettings
+    from pipelines.nimbus.settings import nimbus_home
 
-    folder = NimbusSettings.from_environment().home / "supervisors"
-    return folder.is_dir() and any(supervisor.is_dir() for supervisor in folder.iterdir())
+    # No other setting is read, and a folder that nobody may read says nothing: this only words what is told of a registry.
+    folder = nimbus_home(FlowSettings.from_environment()) / "supervisors"
+    try:
+        return any(supervisor.is_dir() for supervisor in folder.iterdir())
+    except OSError:
+        return False
 
 
 def running() -> dict[str, dict[str, Any]]:

@@ -90,6 +90,20 @@ def test_a_registry_that_does_not_answer_does_not_hide_the_catalog(monkeypatch: 
     assert json.loads(done.stdout)[0]["flow"] == "flights"
 
 
+@pytest.mark.parametrize("has_run", [False, True])
+def test_an_impossible_setting_does_not_hide_the_catalog(
+    home: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool
+) -> None:
+    """Where there is no registry, too."""
+    monkeypatch.setenv("TRIDELTA_NIMBUS_BEAT_SECONDS", "often")
+    if has_run:
+        (home / "nimbus" / "supervisors" / "vm").mkdir(parents=True)
+    done = runner.invoke(app, ["list", "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)[0]["flow"] == "flights"
+    assert ("supervisors have run from this home" in " ".join(done.stderr.split())) is has_run
+
+
 def test_a_registry_that_was_lost_is_not_one_that_was_never_there(home: Path) -> None:
     assert "nothing was deployed from this home" in runner.invoke(app, ["status"]).stderr
     assert runner.invoke(app, ["list"]).stderr == ""
