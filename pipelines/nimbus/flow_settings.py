@@ -146,7 +146,7 @@ def check_names(flow: str, settings: Mapping[str, Any]) -> None:
 def going_on(flow: str, before: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the version before with which the next one goes on; another release may have written them.
 
-    What this release has no setting for is left out, and logged.
+    What this release has no setting or threshold for is left out, and logged.
 
     Args:
         asked: Those that are named now.
@@ -159,6 +159,9 @@ def going_on(flow: str, before: Any, asked: Mapping[str, Any]) -> dict[str, Any]
     if unknown or held is not before:
         logger.warning("settings left out", flow=flow, settings=unknown or shown(before), reason="of another release")
     kept = {name: value for name, value in held.items() if name in SETTINGS}
+    if isinstance(limits := kept.get("rebalance"), Mapping):
+        # Also where some are named now: they come on top of those that are held.
+        kept["rebalance"] = _known_thresholds(flow, limits)
     for name, value in kept.items():
         if name not in asked:
             try:
@@ -167,6 +170,13 @@ def going_on(flow: str, before: Any, asked: Mapping[str, Any]) -> dict[str, Any]
                 problem = f"{error.problem}; another release wrote it: name it, --setting {name}=VALUE"
                 raise SubmitError(flow, problem) from None
     return kept
+
+
+def _known_thresholds(flow: str, held: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in held.items() if name in Thresholds.__dataclass_fields__}
+    if unknown := sorted(shown(name) for name in held.keys() - known.keys()):
+        logger.warning("thresholds left out", flow=flow, thresholds=unknown, reason="of another release")
+    return known
 
 
 def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence[str]) -> None:
