@@ -70,6 +70,7 @@ def test_alerts_have_entries() -> None:
     for sentence in (
         "its worker has not beaten",
         "it has something to read and no batch",
+        "it has not come through a trigger",
         "what it reads is gone",
         "it cannot be placed",
     ):

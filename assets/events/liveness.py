@@ -32,7 +32,7 @@ ALERT = "TRIDELTA_ALERT"
 """Where alerts go: an http(s) URL that takes JSON, or a command that gets it on its standard input."""
 
 STUCK_SECONDS = 600.0
-"""With something to read and no batch for so long (and for ten triggers), a query is stuck."""
+"""With something to read and no batch for so long (and for ten triggers), a query is stuck; so it is without a first trigger."""
 _ALERT_SECONDS = 10.0
 
 
@@ -70,8 +70,13 @@ def _trouble(task: TaskStatus, now: float) -> tuple[str, str] | None:
     # Also one that hangs in its start, or while it drains for another place. Drained it is only until its worker has seen
     # that the flow is active.
     stands = task.state != DRAINED and any(task.backlog.values())
-    if stands and still > max(STUCK_SECONDS, 10 * task.trigger_seconds):
+    patience = max(STUCK_SECONDS, 10 * task.trigger_seconds)
+    if stands and still > patience:
         return "stuck", f"it has something to read and no batch since {still:.0f} s"
+    # What it has to read nobody has counted before its first trigger in this worker: not in a start that hangs.
+    started = now - (now if task.no_trigger_since is None else task.no_trigger_since)
+    if task.state != DRAINED and started > patience:
+        return "start", f"it has not come through a trigger since {started:.0f} s"
     return None
 
 

@@ -70,6 +70,8 @@ class TaskStatus:
         last_batch_at: When its last batch ended, in seconds since 1970.
         begun_at: Since when it is to run: it came to its worker then, or its flow was activated. Workers of earlier releases do
             not say it.
+        no_trigger_since: Since when it starts, or runs, and no trigger of it has ended; None: one has, or it waits for the
+            version before. Workers of earlier releases do not say it.
         memory_bytes: memory of its worker's processes, shared by all that runs in it.
         restarts: How often its query was started again after a failure.
         version: The flow's version that it runs; None before the first beat.
@@ -102,6 +104,7 @@ class TaskStatus:
     last_error: str | None = None
     last_batch_at: float | None = None
     begun_at: float | None = None
+    no_trigger_since: float | None = None
     memory_bytes: int | None = None
     restarts: int = 0
     version: int | None = None

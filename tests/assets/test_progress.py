@@ -244,6 +244,19 @@ def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> N
             (status(state=state, backlog={"files": 12.0}, last_batch_at=NOW - 7200, begun_at=NOW - 60), [])
             for state in ("starting", "repartitioning", "running")
         ),
+        # A worker that has just begun has counted nothing yet.
+        *(
+            (
+                status(state=state, begun_at=NOW - 7200, no_trigger_since=NOW - 7200),
+                ["days: it has not come through a trigger since 7200 s"],
+            )
+            for state in ("starting", "repartitioning", "running", "draining")
+        ),
+        (status(state="starting", begun_at=NOW - 500, no_trigger_since=NOW - 500), []),
+        (status(state="starting", no_trigger_since=NOW - 700, trigger_seconds=300.0), []),
+        (status(state="drained", no_trigger_since=NOW - 7200), []),
+        # It waits for the version before, is idle, or its worker is of an earlier release.
+        *((status(state=state, begun_at=NOW - 7200), []) for state in ("starting", "running")),
         (replace(status(), problem="no place"), ["no place"]),
         (replace(status(state="silent", beat_age_seconds=40.0), problem="cannot be loaded"), ["cannot be loaded"]),
         (

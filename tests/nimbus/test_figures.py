@@ -15,8 +15,20 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from assets.events.liveness import trouble
 from pipelines.execution.report import BatchReport
-from pipelines.nimbus.status import ASSIGNED, DRAINED, FAILED
+from pipelines.nimbus.cluster import _TASK_FIELDS
+from pipelines.nimbus.status import (
+    ASSIGNED,
+    DRAINED,
+    DRAINING,
+    FAILED,
+    REPARTITIONING,
+    RUNNING,
+    STARTING,
+    FlowStatus,
+    TaskStatus,
+)
 from pipelines.nimbus.telemetry import figures
 from pipelines.nimbus.telemetry.figures import TaskFigures, gone, waiting
 from pipelines.sources.folder import literal_path
@@ -204,3 +216,53 @@ def test_a_failure_is_over_when_a_trigger_has_ended_without_a_batch_too(tmp_path
     made.look(cast("StreamingQuery", Reports("{}")), tmp_path)
     assert made.last_error is None
     assert not made.to_json()["failing"]
+
+
+def begun(state: str) -> TaskFigures:
+    """Figures of a query of a new task that has come so far, from the second 100 on."""
+    made = TaskFigures("days", 5.0)
+    made.begins()
+    made.state = state
+    return made
+
+
+def alerts(made: TaskFigures, now: float) -> list[str]:
+    task = TaskStatus(1, **{name: value for name, value in made.to_json().items() if name in _TASK_FIELDS})
+    return [*trouble(FlowStatus("days", "days-1-1", "ACTIVE", 1, 1, {}, {}, 0.0, tasks=(task,)), now).values()]
+
+
+@pytest.mark.parametrize("state", [STARTING, REPARTITIONING, RUNNING, DRAINING])
+def test_a_new_task_whose_start_hangs_is_in_trouble(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str
+) -> None:
+    monkeypatch.setattr("pipelines.nimbus.telemetry.figures.time.time", lambda: 100.0)
+    made = begun(state)
+    made.look(cast("StreamingQuery", Reports(None)), tmp_path)
+    assert alerts(made, 600.0) == []
+    assert alerts(made, 7300.0) == ["days: it has not come through a trigger since 7200 s"]
+
+
+def test_a_query_that_is_idle_is_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its first trigger has ended, without a batch."""
+    monkeypatch.setattr("pipelines.nimbus.telemetry.figures.time.time", lambda: 100.0)
+    made = begun(RUNNING)
+    made.look(cast("StreamingQuery", Reports("{}")), tmp_path)
+    assert alerts(made, 7300.0) == []
+
+
+def test_a_start_that_hangs_behind_what_it_reads_ahead_is_in_trouble(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("pipelines.nimbus.telemetry.figures.time.time", lambda: now)
+    made = begun(STARTING)
+    now = 1000.0
+    made.look(cast("StreamingQuery", Reports("{}")), tmp_path)
+    assert alerts(made, 1500.0) == []
+    assert alerts(made, 2000.0) == ["days: it has not come through a trigger since 1000 s"]
+
+
+def test_a_task_that_waits_for_the_version_before_is_well() -> None:
+    made = TaskFigures("days", 5.0)
+    made.state = STARTING
+    assert alerts(made, made.to_json()["begun_at"] + 7200) == []

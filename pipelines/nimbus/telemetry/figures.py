@@ -21,7 +21,16 @@ from pipelines import logs
 from pipelines.causes import shortened
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
-from pipelines.nimbus.status import ASSIGNED, DRAINED, FAILED, REPARTITIONING, RUNNING, STARTING, CheckStatus
+from pipelines.nimbus.status import (
+    ASSIGNED,
+    DRAINED,
+    DRAINING,
+    FAILED,
+    REPARTITIONING,
+    RUNNING,
+    STARTING,
+    CheckStatus,
+)
 from pipelines.places.location import Location, Place
 from pipelines.places.store import Entry, StoreError
 from pipelines.sources.base import Source, place_of
@@ -254,6 +263,7 @@ class TaskFigures:
         self._group, self._trigger = group, trigger_seconds
         self.last_error: str | None = None
         self._begun_at = time.time()
+        self._no_trigger_since: float | None = None
         self._restarts = self._batches = self._rows = self._quarantined = 0
         self._seconds: deque[float] = deque(maxlen=LAST_BATCHES)
         self._ends: deque[tuple[float, int]] = deque(maxlen=LAST_BATCHES)
@@ -277,8 +287,11 @@ class TaskFigures:
 
     def begins(self) -> None:
         """Note that its query is to run from now on, unless it is tried again after a failure."""
-        if self.state in (ASSIGNED, DRAINED):
+        anew = self.state in (ASSIGNED, DRAINED)
+        if anew:
             self._begun_at = time.time()
+        if anew or self._no_trigger_since is None:
+            self._no_trigger_since = time.time()
 
     def started(self, again: bool) -> None:
         """Note that its query runs; `again` after a failure."""
@@ -292,6 +305,7 @@ class TaskFigures:
     def batch(self, report: BatchReport) -> None:
         """Take in a batch that has come through."""
         self._last, self.last_error = report, None
+        self._came_through()
         self._batches += 1
         self._rows += report.received
         self._quarantined += report.quarantined
@@ -301,6 +315,11 @@ class TaskFigures:
         self._seconds.append(report.seconds)
         self._ends.append((time.time(), report.received))
 
+    def _came_through(self) -> None:
+        """Note that a trigger has ended: of the query, or of what its start reads ahead, behind which the start goes on."""
+        if self._no_trigger_since is not None:
+            self._no_trigger_since = None if self.state in (RUNNING, DRAINING) else time.time()
+
     def look(self, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Take in what Spark says of the query."""
         if time.monotonic() < self._next_look:
@@ -309,6 +328,8 @@ class TaskFigures:
         progress = streaming._jsq.lastProgress()
         if progress is None:
             return
+        # Spark tells of the first trigger also where that had nothing to read.
+        self._came_through()
         self._progress = json.loads(progress.json())
         self._next_look = time.monotonic() + _LOOK_SECONDS
         # Of this run of the query: a trigger has ended well, be it without a batch.
@@ -391,5 +412,6 @@ class TaskFigures:
             or (bool(self.last_error) and self.state in (STARTING, REPARTITIONING, RUNNING)),
             "last_batch_at": self._ends[-1][0] if self._ends else None,
             "begun_at": self._begun_at,
+            "no_trigger_since": self._no_trigger_since,
             "restarts": self._restarts,
         }
