@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -234,13 +232,6 @@ class DeltaTableSource(StoredSource):
     @property
     def _place(self) -> Place:
         return place_of(self.path)
-
-    @property
-    def folder(self) -> str:
-        """Return the table's folder, as its files' addresses begin."""
-        if isinstance(self._place, Location):
-            return str(self._place)
-        return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | ChangedSourceError | None:
         """Name data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them; or a

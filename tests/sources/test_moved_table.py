@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.execution.runners.claims import RewrittenSourceError, SameSources
-from pipelines.sources import DeltaTableSource, JsonFiles, Source
+from pipelines.sources import DeltaTableSource, JsonFiles, ParquetFiles, Source
 from pipelines.trident import Count, DeltaState, TridentTopology
 
 
@@ -52,6 +52,34 @@ def test_a_file_that_was_claimed_at_a_former_place() -> None:
     on_a_store.check_moved([frozenset({"s3a://bucket/new/G"})])
     with pytest.raises(RewrittenSourceError):
         on_a_store.check_moved([frozenset({"s3a://bucket/new/F"})])
+
+
+def test_files_of_other_sources_with_the_same_names() -> None:
+    """They are not where a table was; nor is what a backfill has counted beside the table's own file."""
+    taken = [frozenset[str](), frozenset({"/t/day=1/part-0.parquet"})]
+    both = {"d1": frozenset({"file:/landing/day=1/part-0.parquet", "file:/t/day=1/part-0.parquet"})}
+    files, table = ParquetFiles("/landing", "n bigint"), DeltaTableSource("/t", "n bigint")
+    sources(both, files, table).check_moved(taken)
+    sources({"d1": both["d1"] - {"file:/t/day=1/part-0.parquet"}}, files, table).check_moved(taken)
+    # The flow has that source no more.
+    sources(both, table).check_moved(taken[1:])
+    # The table lay in the landing folder before, where that source does not read it.
+    before = {"d1": frozenset({"file:/landing/old/day=1/part-0.parquet"})}
+    with pytest.raises(RewrittenSourceError):
+        sources(before, files, table).check_moved(taken)
+    other_slice = {"d1": frozenset({"file:/old/F"}), "d2": frozenset({"file:/t/F"})}
+    with pytest.raises(RewrittenSourceError):
+        sources(other_slice, table).check_moved([frozenset({"/t/F"})])
+
+
+def test_a_state_that_was_backfilled_before_the_table_moved() -> None:
+    """Another state has got the slice again behind the move: a backfill was killed between the two."""
+    before, after = {"d1": frozenset({"file:/old/F"})}, {"d1": frozenset({"file:/new/F"})}
+    same = sources(before, DeltaTableSource("/new", "n bigint"))
+    other = SimpleNamespace(commits=SimpleNamespace(claims=lambda *_: after))
+    same._group.sinks = (*same._group.sinks, SimpleNamespace(table=other))  # type: ignore[arg-type]
+    with pytest.raises(RewrittenSourceError):
+        same.check_moved([frozenset({"/new/F"})])
 
 
 def flow(table: Path) -> TridentTopology:
