@@ -193,8 +193,17 @@ class DeltaTableSource(StoredSource):
         later = (_adds(self.path, later) for later in range(version + 1, DeltaTable(self.path).version() + 1))
         return self.present(version) | self._keys([file for files in later for file in files])
 
+    def takes_vectors(self, version: int | None = None) -> bool:
+        """Return whether the table may have deletion vectors at a version; None: the last one.
+
+        Where the feature was dropped later, the files with vectors were rewritten before.
+        """
+        return "deletionVectors" in (DeltaTable(self.path, version=version).protocol().reader_features or ())
+
     def vectors_since(self, moment: int, version: int | None = None) -> dict[str, int]:
-        """Return the files (as `file_key`) that got a deletion vector at a moment or later, with the time of the last one (ms).
+        """Return the files (as `file_key`) that got a deletion vector at a moment or later, with the latest time of one (ms).
+
+        Each commit is looked at: the times are those of the clocks of whoever made it.
 
         Args:
             version: that of the last commit to look at; None: the table's last one.
@@ -209,10 +218,11 @@ class DeltaTableSource(StoredSource):
                 (int(info["timestamp"]) for name, info in done if name == "commitInfo" and "timestamp" in info), None
             )
             if at is not None and at < moment:
-                break
+                continue
             for name, add in done:
                 if name == "add" and add.get("deletionVector"):
-                    found.setdefault(file_key(self._address(add["path"])), moment if at is None else at)
+                    file, then = file_key(self._address(add["path"])), moment if at is None else at
+                    found[file] = max(then, found.get(file, then))
         return found
 
     def first_version(self, checkpoint: Place, index: int) -> int | None:

@@ -13,14 +13,15 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
+from pipelines.execution.runners import claims
 from pipelines.execution.runners.claims import RewrittenSourceError, SameSources
 from pipelines.sources import DeltaTableSource, JsonFiles, ParquetFiles, Source
 from pipelines.trident import Count, DeltaState, TridentTopology
 
 
-def sources(claims: dict[str, frozenset[str]], *given: Source) -> SameSources:
+def sources(claimed: dict[str, frozenset[str]], *given: Source) -> SameSources:
     """Those of a group of which one table has claims."""
-    table = SimpleNamespace(commits=SimpleNamespace(claims=lambda *_: claims), exists=lambda: False)
+    table = SimpleNamespace(commits=SimpleNamespace(claims=lambda *_: claimed), exists=lambda: False)
     spouts = [SimpleNamespace(stream=f"s{n}", source=SimpleNamespace(inner=source)) for n, source in enumerate(given)]
     group: Any = SimpleNamespace(
         sinks=[SimpleNamespace(table=table)], quarantine=SimpleNamespace(table=table), spouts=spouts, name="g"
@@ -80,6 +81,23 @@ def test_a_state_that_was_backfilled_before_the_table_moved() -> None:
     same._group.sinks = (*same._group.sinks, SimpleNamespace(table=other))  # type: ignore[arg-type]
     with pytest.raises(RewrittenSourceError):
         same.check_moved([frozenset({"/new/F"})])
+
+
+def test_claims_are_searched_where_they_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    below = claims._below
+
+    def counted(file: str) -> Any:
+        looked.append(file)
+        return below(file)
+
+    monkeypatch.setattr(claims, "_below", counted)
+    given = {"d1": frozenset(f"file:/old/day=d1/{n}.parquet" for n in range(1000))}
+    same = sources(given, DeltaTableSource("/new", "n bigint"))
+    for _ in range(2):
+        same.check_moved([frozenset({"/new/day=d2/7.parquet", "/new/day=d2/x.parquet"})])
+    # Of the one name that the batch takes, too.
+    assert looked == ["/old/day=d1/7.parquet"] * 2
 
 
 def flow(table: Path) -> TridentTopology:

@@ -225,6 +225,8 @@ def _changed_within(
     Such a file keeps its name, and a changed row lies in another file, too. Claims do not say which vector a backfill has seen,
     so this goes by the times of commits.
     """
+    if not source.takes_vectors(version):
+        return {}
     made: dict[str, int] = {}
     for sink in group.sinks:
         for slice_, time in slice_times(sink.table).items():
