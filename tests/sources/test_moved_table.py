@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +17,21 @@ from pipelines import Lake, Runtime
 from pipelines.execution.runners import claims
 from pipelines.execution.runners.claims import RewrittenSourceError, SameSources
 from pipelines.sources import DeltaTableSource, JsonFiles, ParquetFiles, Source
+from pipelines.state.kinds import MAP, ROWS
 from pipelines.trident import Count, DeltaState, TridentTopology
 
 
-def sources(claimed: dict[str, frozenset[str]], *given: Source) -> SameSources:
+def sources(claimed: dict[str, frozenset[str]], *given: Source, layout: str = ROWS) -> SameSources:
     """Those of a group of which one table has claims."""
     table = SimpleNamespace(commits=SimpleNamespace(claims=lambda *_: claimed), exists=lambda: False)
     spouts = [SimpleNamespace(stream=f"s{n}", source=SimpleNamespace(inner=source)) for n, source in enumerate(given)]
+    sink = SimpleNamespace(table=table, name="totals", writer=SimpleNamespace(declared=SimpleNamespace(layout=layout)))
     group: Any = SimpleNamespace(
-        sinks=[SimpleNamespace(table=table)], quarantine=SimpleNamespace(table=table), spouts=spouts, name="g"
+        sinks=[sink],
+        sources=SimpleNamespace(sliced=True),
+        quarantine=SimpleNamespace(table=table),
+        spouts=spouts,
+        name="g",
     )
     checkpoint: Any = SimpleNamespace(spark=Path("/nowhere"), finished_batches=lambda: 0)
     return SameSources(group, checkpoint)
@@ -77,8 +84,8 @@ def test_a_state_that_was_backfilled_before_the_table_moved() -> None:
     """Another state has got the slice again behind the move: a backfill was killed between the two."""
     before, after = {"d1": frozenset({"file:/old/F"})}, {"d1": frozenset({"file:/new/F"})}
     same = sources(before, DeltaTableSource("/new", "n bigint"))
-    other = SimpleNamespace(commits=SimpleNamespace(claims=lambda *_: after))
-    same._group.sinks = (*same._group.sinks, SimpleNamespace(table=other))  # type: ignore[arg-type]
+    (other,) = sources(after, DeltaTableSource("/new", "n bigint"))._group.sinks
+    same._group.sinks = (*same._group.sinks, other)
     with pytest.raises(RewrittenSourceError):
         same.check_moved([frozenset({"/new/F"})])
 
@@ -98,6 +105,17 @@ def test_claims_are_searched_where_they_are_new(monkeypatch: pytest.MonkeyPatch)
         same.check_moved([frozenset({"/new/day=d2/7.parquet", "/new/day=d2/x.parquet"})])
     # Of the one name that the batch takes, too.
     assert looked == ["/old/day=d1/7.parquet"] * 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "hint"), [(ROWS, r"\Abackfill these slices again"), (MAP, r'\Astate "totals" is a map')]
+)
+def test_what_to_do_where_a_slice_is_not_taken_again(layout: str, hint: str) -> None:
+    same = sources(CLAIMS, DeltaTableSource("/new/t", "n bigint"), layout=layout)
+    with pytest.raises(RewrittenSourceError) as caught:
+        same.check_moved([frozenset({"/new/t/day=d1/F.parquet"})])
+    assert re.search(hint, str(caught.value.hint))
+    assert ("backfill" in str(caught.value.hint)) == (layout != MAP)
 
 
 def flow(table: Path) -> TridentTopology:

@@ -20,6 +20,7 @@ from pipelines.sources.base import file_key, place_of
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.folder import FileSource
 from pipelines.sources.offsets import offset_of
+from pipelines.state.kinds import MAP
 from pipelines.state.schema import NO_SLICE
 from pipelines.state.slices import slice_times
 
@@ -34,9 +35,12 @@ class RewrittenSourceError(SourceError):
     Attributes:
         source: the stream's name.
         slices: the slices that a backfill has counted; none where the backfill is refused.
+
+    Args:
+        folded: a map state that the stream writes: no slice is put into it again.
     """
 
-    def __init__(self, source: str, slices: tuple[str, ...], file: str) -> None:
+    def __init__(self, source: str, slices: tuple[str, ...], file: str, folded: str | None = None) -> None:
         self.source, self.slices, self.file = source, slices, file
         if slices:
             # Rows without a slice are in quarantine, and judged again with each backfill.
@@ -45,7 +49,10 @@ class RewrittenSourceError(SourceError):
             super().__init__(
                 f'source "{source}": files that a backfill has counted were rewritten since, or the table has moved, e.g. '
                 f"{file}; the stream would count their rows again",
-                hint=f"backfill these slices again, then start the stream: {named}",
+                hint=f"backfill these slices again, then start the stream: {named}"
+                if folded is None
+                else f'state "{folded}" is a map, which takes no slice again: put the table back if it has moved, or start over '
+                'with a fresh checkpoint and on_fresh_checkpoint="reset"',
             )
         else:
             super().__init__(
@@ -112,7 +119,7 @@ class SameSources:
                         moved.setdefault(slice_, []).append(file)
             if moved:
                 slices = tuple(sorted(moved))
-                raise RewrittenSourceError(name, slices, min(moved[slices[0]]))
+                raise RewrittenSourceError(name, slices, min(moved[slices[0]]), _map_of(self._group))
 
     def _claimed_too(self, slice_: str, file: str, here: list[str]) -> bool:
         """Return whether whatever claims a file in a slice claims others there, too: no rows of these are left to count."""
@@ -151,7 +158,7 @@ class SameSources:
         stale = stale or _changed_within(self._group, source, claims, version)
         if stale:
             slices = tuple(sorted(stale))
-            raise RewrittenSourceError(name, slices, stale[slices[0]][0])
+            raise RewrittenSourceError(name, slices, stale[slices[0]][0], _map_of(self._group))
 
 
 def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset[str]) -> None:
@@ -215,6 +222,12 @@ def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, 
         own = frozenset(key for key in files if key.startswith(folder))
         if own:
             yield slice_, own
+
+
+def _map_of(group: BatchGroup) -> str | None:
+    """Return a map state that slices are folded into; None: each state takes a slice again."""
+    maps = (sink.name for sink in group.sinks if sink.writer.declared.layout == MAP)
+    return next(maps, None) if group.sources.sliced else None
 
 
 def _changed_within(
