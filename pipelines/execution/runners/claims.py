@@ -73,6 +73,7 @@ class SameSources:
         self._group, self._checkpoint = group, checkpoint.spark
         self._claims: list[dict[str, frozenset[str]]] = []
         self._outside: dict[str, list[tuple[str, str]]] = {}
+        self._keys: dict[str, list[frozenset[str]]] = {}
         done = checkpoint.finished_batches() - 1
         self._new = [
             (index, name, source)
@@ -123,8 +124,9 @@ class SameSources:
 
     def _claimed_too(self, slice_: str, file: str, here: list[str]) -> bool:
         """Return whether whatever claims a file in a slice claims others there, too: no rows of these are left to count."""
-        claimed = (frozenset(map(file_key, claims.get(slice_, ()))) for claims in self._claims)
-        return all(files.issuperset(here) for files in claimed if file in files)
+        if slice_ not in self._keys:
+            self._keys[slice_] = [frozenset(map(file_key, claims.get(slice_, ()))) for claims in self._claims]
+        return all(files.issuperset(here) for files in self._keys[slice_] if file in files)
 
     def _claimed_outside(self) -> dict[str, list[tuple[str, str]]]:
         """Return by their last names the claimed files (as `file_key`), with slices, that no source reads.
@@ -139,7 +141,7 @@ class SameSources:
                 for file in files:
                     if not is_read(file):
                         outside.setdefault(file.rpartition("/")[2], []).append((slice_, file))
-            self._claims, self._outside = claims, outside
+            self._claims, self._outside, self._keys = claims, outside, {}
         return self._outside
 
     def _compare(self, name: str, source: DeltaTableSource, version: int | None) -> None:
