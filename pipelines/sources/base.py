@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import NotSliceableError, SourceError, TrideltaError
@@ -223,6 +223,14 @@ class StoredSource(Source):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
+
+    @property
+    def folder(self) -> str:
+        """Return the folder, as its files' addresses begin."""
+        place = place_of(self.path)
+        if isinstance(place, Location):
+            return str(place)
+        return f"file:{quote(os.path.normpath(place.absolute()))}"
 
     def datasets(self) -> tuple[Dataset, ...]:
         return (dataset_of(self.path),) if self.path else ()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -195,8 +193,17 @@ class DeltaTableSource(StoredSource):
         later = (_adds(self.path, later) for later in range(version + 1, DeltaTable(self.path).version() + 1))
         return self.present(version) | self._keys([file for files in later for file in files])
 
+    def takes_vectors(self, version: int | None = None) -> bool:
+        """Return whether the table may have deletion vectors at a version; None: the last one.
+
+        Where the feature was dropped later, the files with vectors were rewritten before.
+        """
+        return "deletionVectors" in (DeltaTable(self.path, version=version).protocol().reader_features or ())
+
     def vectors_since(self, moment: int, version: int | None = None) -> dict[str, int]:
-        """Return the files (as `file_key`) that got a deletion vector at a moment or later, with the time of the last one (ms).
+        """Return the files (as `file_key`) that got a deletion vector at a moment or later, with the latest time of one (ms).
+
+        Each commit is looked at: the times are those of the clocks of whoever made it.
 
         Args:
             version: that of the last commit to look at; None: the table's last one.
@@ -211,10 +218,11 @@ class DeltaTableSource(StoredSource):
                 (int(info["timestamp"]) for name, info in done if name == "commitInfo" and "timestamp" in info), None
             )
             if at is not None and at < moment:
-                break
+                continue
             for name, add in done:
                 if name == "add" and add.get("deletionVector"):
-                    found.setdefault(file_key(self._address(add["path"])), moment if at is None else at)
+                    file, then = file_key(self._address(add["path"])), moment if at is None else at
+                    found[file] = max(then, found.get(file, then))
         return found
 
     def first_version(self, checkpoint: Place, index: int) -> int | None:
@@ -234,13 +242,6 @@ class DeltaTableSource(StoredSource):
     @property
     def _place(self) -> Place:
         return place_of(self.path)
-
-    @property
-    def folder(self) -> str:
-        """Return the table's folder, as its files' addresses begin."""
-        if isinstance(self._place, Location):
-            return str(self._place)
-        return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | ChangedSourceError | None:
         """Name data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them; or a

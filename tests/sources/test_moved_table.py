@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,17 +14,24 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
+from pipelines.execution.runners import claims
 from pipelines.execution.runners.claims import RewrittenSourceError, SameSources
-from pipelines.sources import DeltaTableSource, JsonFiles, Source
+from pipelines.sources import DeltaTableSource, JsonFiles, ParquetFiles, Source
+from pipelines.state.kinds import MAP, ROWS
 from pipelines.trident import Count, DeltaState, TridentTopology
 
 
-def sources(claims: dict[str, frozenset[str]], *given: Source) -> SameSources:
+def sources(claimed: dict[str, frozenset[str]], *given: Source, layout: str = ROWS) -> SameSources:
     """Those of a group of which one table has claims."""
-    table = SimpleNamespace(commits=SimpleNamespace(claims=lambda *_: claims), exists=lambda: False)
+    table = SimpleNamespace(commits=SimpleNamespace(claims=lambda *_: claimed), exists=lambda: False)
     spouts = [SimpleNamespace(stream=f"s{n}", source=SimpleNamespace(inner=source)) for n, source in enumerate(given)]
+    sink = SimpleNamespace(table=table, name="totals", writer=SimpleNamespace(declared=SimpleNamespace(layout=layout)))
     group: Any = SimpleNamespace(
-        sinks=[SimpleNamespace(table=table)], quarantine=SimpleNamespace(table=table), spouts=spouts, name="g"
+        sinks=[sink],
+        sources=SimpleNamespace(sliced=True),
+        quarantine=SimpleNamespace(table=table),
+        spouts=spouts,
+        name="g",
     )
     checkpoint: Any = SimpleNamespace(spark=Path("/nowhere"), finished_batches=lambda: 0)
     return SameSources(group, checkpoint)
@@ -52,6 +60,62 @@ def test_a_file_that_was_claimed_at_a_former_place() -> None:
     on_a_store.check_moved([frozenset({"s3a://bucket/new/G"})])
     with pytest.raises(RewrittenSourceError):
         on_a_store.check_moved([frozenset({"s3a://bucket/new/F"})])
+
+
+def test_files_of_other_sources_with_the_same_names() -> None:
+    """They are not where a table was; nor is what a backfill has counted beside the table's own file."""
+    taken = [frozenset[str](), frozenset({"/t/day=1/part-0.parquet"})]
+    both = {"d1": frozenset({"file:/landing/day=1/part-0.parquet", "file:/t/day=1/part-0.parquet"})}
+    files, table = ParquetFiles("/landing", "n bigint"), DeltaTableSource("/t", "n bigint")
+    sources(both, files, table).check_moved(taken)
+    sources({"d1": both["d1"] - {"file:/t/day=1/part-0.parquet"}}, files, table).check_moved(taken)
+    # The flow has that source no more.
+    sources(both, table).check_moved(taken[1:])
+    # The table lay in the landing folder before, where that source does not read it.
+    before = {"d1": frozenset({"file:/landing/old/day=1/part-0.parquet"})}
+    with pytest.raises(RewrittenSourceError):
+        sources(before, files, table).check_moved(taken)
+    other_slice = {"d1": frozenset({"file:/old/F"}), "d2": frozenset({"file:/t/F"})}
+    with pytest.raises(RewrittenSourceError):
+        sources(other_slice, table).check_moved([frozenset({"/t/F"})])
+
+
+def test_a_state_that_was_backfilled_before_the_table_moved() -> None:
+    """Another state has got the slice again behind the move: a backfill was killed between the two."""
+    before, after = {"d1": frozenset({"file:/old/F"})}, {"d1": frozenset({"file:/new/F"})}
+    same = sources(before, DeltaTableSource("/new", "n bigint"))
+    (other,) = sources(after, DeltaTableSource("/new", "n bigint"))._group.sinks
+    same._group.sinks = (*same._group.sinks, other)
+    with pytest.raises(RewrittenSourceError):
+        same.check_moved([frozenset({"/new/F"})])
+
+
+def test_claims_are_searched_where_they_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    below = claims._below
+
+    def counted(file: str) -> Any:
+        looked.append(file)
+        return below(file)
+
+    monkeypatch.setattr(claims, "_below", counted)
+    given = {"d1": frozenset(f"file:/old/day=d1/{n}.parquet" for n in range(1000))}
+    same = sources(given, DeltaTableSource("/new", "n bigint"))
+    for _ in range(2):
+        same.check_moved([frozenset({"/new/day=d2/7.parquet", "/new/day=d2/x.parquet"})])
+    # Of the one name that the batch takes, too.
+    assert looked == ["/old/day=d1/7.parquet"] * 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "hint"), [(ROWS, r"\Abackfill these slices again"), (MAP, r'\Astate "totals" is a map')]
+)
+def test_what_to_do_where_a_slice_is_not_taken_again(layout: str, hint: str) -> None:
+    same = sources(CLAIMS, DeltaTableSource("/new/t", "n bigint"), layout=layout)
+    with pytest.raises(RewrittenSourceError) as caught:
+        same.check_moved([frozenset({"/new/t/day=d1/F.parquet"})])
+    assert re.search(hint, str(caught.value.hint))
+    assert ("backfill" in str(caught.value.hint)) == (layout != MAP)
 
 
 def flow(table: Path) -> TridentTopology:

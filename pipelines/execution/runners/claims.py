@@ -8,7 +8,8 @@ move: Delta's offsets go by its id, and claims by where its files were.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
@@ -17,7 +18,9 @@ from pipelines.errors import LostRowsError, SourceError
 from pipelines.places.store import StoreError
 from pipelines.sources.base import file_key, place_of
 from pipelines.sources.delta import DeltaTableSource
+from pipelines.sources.folder import FileSource
 from pipelines.sources.offsets import offset_of
+from pipelines.state.kinds import MAP
 from pipelines.state.schema import NO_SLICE
 from pipelines.state.slices import slice_times
 
@@ -32,9 +35,12 @@ class RewrittenSourceError(SourceError):
     Attributes:
         source: the stream's name.
         slices: the slices that a backfill has counted; none where the backfill is refused.
+
+    Args:
+        folded: a map state that the stream writes: no slice is put into it again.
     """
 
-    def __init__(self, source: str, slices: tuple[str, ...], file: str) -> None:
+    def __init__(self, source: str, slices: tuple[str, ...], file: str, folded: str | None = None) -> None:
         self.source, self.slices, self.file = source, slices, file
         if slices:
             # Rows without a slice are in quarantine, and judged again with each backfill.
@@ -43,7 +49,10 @@ class RewrittenSourceError(SourceError):
             super().__init__(
                 f'source "{source}": files that a backfill has counted were rewritten since, or the table has moved, e.g. '
                 f"{file}; the stream would count their rows again",
-                hint=f"backfill these slices again, then start the stream: {named}",
+                hint=f"backfill these slices again, then start the stream: {named}"
+                if folded is None
+                else f'state "{folded}" is a map, which takes no slice again: put the table back if it has moved, or start over '
+                'with a fresh checkpoint and on_fresh_checkpoint="reset"',
             )
         else:
             super().__init__(
@@ -63,7 +72,8 @@ class SameSources:
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint) -> None:
         self._group, self._checkpoint = group, checkpoint.spark
         self._claims: list[dict[str, frozenset[str]]] = []
-        self._outside: dict[str, list[str]] = {}
+        self._outside: dict[str, list[tuple[str, str]]] = {}
+        self._keys: dict[str, list[frozenset[str]]] = {}
         done = checkpoint.finished_batches() - 1
         self._new = [
             (index, name, source)
@@ -96,30 +106,42 @@ class SameSources:
             taken: of the batch the files (as `file_key`) of each source.
         """
         tables = list(_tables(self._group))
-        folders = tuple(f"{file_key(source.folder)}/" for _, _, source in tables)
-        elsewhere = self._claimed_outside(folders) if tables else {}
-        if not elsewhere:
+        outside = self._claimed_outside() if tables else {}
+        if not outside:
             return
-        for (index, name, _), folder in zip(tables, folders, strict=True):
+        for index, name, source in tables:
+            folder = f"{file_key(source.folder)}/"
             own = {file.removeprefix(folder) for file in taken[index] if file.startswith(folder)}
-            moved = {
-                slice_: found
-                for slice_, files in elsewhere.items()
-                if (found := sorted(file for file in files if not own.isdisjoint(_below(file))))
-            }
+            moved: dict[str, list[str]] = {}
+            for last in outside.keys() & {file.rpartition("/")[2] for file in own}:
+                for slice_, file in outside[last]:
+                    here = [f"{folder}{below}" for below in _below(file) if below in own]
+                    if here and not self._claimed_too(slice_, file, here):
+                        moved.setdefault(slice_, []).append(file)
             if moved:
                 slices = tuple(sorted(moved))
-                raise RewrittenSourceError(name, slices, moved[slices[0]][0])
+                raise RewrittenSourceError(name, slices, min(moved[slices[0]]), _map_of(self._group))
 
-    def _claimed_outside(self, folders: tuple[str, ...]) -> dict[str, list[str]]:
-        """Return by slice the claimed files (as `file_key`) that lie in none of some folders; looked for where claims are new."""
+    def _claimed_too(self, slice_: str, file: str, here: list[str]) -> bool:
+        """Return whether whatever claims a file in a slice claims others there, too: no rows of these are left to count."""
+        if slice_ not in self._keys:
+            self._keys[slice_] = [frozenset(map(file_key, claims.get(slice_, ()))) for claims in self._claims]
+        return all(files.issuperset(here) for files in self._keys[slice_] if file in files)
+
+    def _claimed_outside(self) -> dict[str, list[tuple[str, str]]]:
+        """Return by their last names the claimed files (as `file_key`), with slices, that no source reads.
+
+        Looked for where claims are new.
+        """
         claims = _given_claims(self._group)
         if claims != self._claims:
-            outside = {
-                slice_: [file for file in files if not file.startswith(folders)]
-                for slice_, files in _together(claims).items()
-            }
-            self._claims, self._outside = claims, {slice_: files for slice_, files in outside.items() if files}
+            is_read = _reads(self._group)
+            outside: dict[str, list[tuple[str, str]]] = {}
+            for slice_, files in _together(claims).items():
+                for file in files:
+                    if not is_read(file):
+                        outside.setdefault(file.rpartition("/")[2], []).append((slice_, file))
+            self._claims, self._outside, self._keys = claims, outside, {}
         return self._outside
 
     def _compare(self, name: str, source: DeltaTableSource, version: int | None) -> None:
@@ -138,7 +160,7 @@ class SameSources:
         stale = stale or _changed_within(self._group, source, claims, version)
         if stale:
             slices = tuple(sorted(stale))
-            raise RewrittenSourceError(name, slices, stale[slices[0]][0])
+            raise RewrittenSourceError(name, slices, stale[slices[0]][0], _map_of(self._group))
 
 
 def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset[str]) -> None:
@@ -176,6 +198,25 @@ def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
             yield index, spout.stream, source
 
 
+def _reads(group: BatchGroup) -> Callable[[str], bool]:
+    """Return what tells whether a file (as `file_key`) is one that some source reads: it is not from where a table lay before."""
+    inner = [spout.source.inner for spout in group.spouts]
+    tables = tuple(f"{file_key(source.folder)}/" for _, _, source in _tables(group))
+    folders = [
+        (f"{file_key(source.folder)}/", source.reads)
+        for source in inner
+        if isinstance(source, FileSource) and source.path
+    ]
+
+    def is_read(file: str) -> bool:
+        # A table may have lain in the folder of a source of files, which does not read it there.
+        return file.startswith(tables) or any(
+            file.startswith(folder) and reads.takes(Path(file.removeprefix(folder))) for folder, reads in folders
+        )
+
+    return is_read
+
+
 def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield by slice the files of a table (as `file_key`) that backfills of any of the group's tables have claimed."""
     folder = file_key(source.folder) + "/"
@@ -183,6 +224,12 @@ def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, 
         own = frozenset(key for key in files if key.startswith(folder))
         if own:
             yield slice_, own
+
+
+def _map_of(group: BatchGroup) -> str | None:
+    """Return a map state that slices are folded into; None: each state takes a slice again."""
+    maps = (sink.name for sink in group.sinks if sink.writer.declared.layout == MAP)
+    return next(maps, None) if group.sources.sliced else None
 
 
 def _changed_within(
@@ -193,6 +240,8 @@ def _changed_within(
     Such a file keeps its name, and a changed row lies in another file, too. Claims do not say which vector a backfill has seen,
     so this goes by the times of commits.
     """
+    if not source.takes_vectors(version):
+        return {}
     made: dict[str, int] = {}
     for sink in group.sinks:
         for slice_, time in slice_times(sink.table).items():

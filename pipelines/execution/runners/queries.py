@@ -299,12 +299,15 @@ def _read_as_of(topology: TridentTopology, last: nodes.Node, txid: int) -> dict[
     own = {node.state.name: group_of[node.id] for node in topology.persists if node.state.name in asked}
     found = list(own or asked)
     if len(set(own.values()) if own else asked) > 1:
-        whose = "several batch groups of the flow" if own else "other flows"
+        # A table's commits do not name their group (ADR 0134): those of another flow may be of one.
+        whose = "other flows, which may have txids of their own"
+        if own:
+            whose = "several batch groups of the flow, each with txids of its own"
         shown = ", ".join(f'"{name}"' for name in found)
         raise ReadPointError(
             found[0],
             f"txid {txid}",
-            f"the query asks states of {whose}, each with txids of its own: {shown}",
+            f"the query asks states of {whose}: {shown}",
             hint="ask without a txid, or read each state as of its own: tridelta state STATE --txid N",
         )
     return dict.fromkeys(found, txid)
