@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pipelines.execution.checkpoint.replay_records import Records
 from pipelines.execution.replays import selection
 from pipelines.execution.replays.counted import HALF_MADE
 from pipelines.execution.replays.report import LotReport
-from pipelines.execution.replays.runner import UNDECIDED, look
+from pipelines.execution.replays.runner import UNDECIDED, Replayer, look
 from pipelines.execution.replays.selection import ReplayError, Selection
 from pipelines.execution.replays.work import REJECTED_SINCE
 from pipelines.execution.verify import verify
@@ -183,6 +183,39 @@ def test_more_rows_of_one_batch_than_go_at_once_are_several_replays(
     assert shop.refused == [("high", "most", 99)]
     assert [one.rows for one in Records(shop.lake.quarantine_path("shop")).all()] == [2, 2, 1]
     assert not verify(shop.spark, shop.lake, shop.flow(9)).differing
+
+
+def test_others_have_the_flow_between_two_parts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch, and another process's replay of a row of a later part: each row lands once all the same."""
+    monkeypatch.setattr(selection, "ROWS_AT_ONCE", 1)
+    shop.put(*((k, n, "d1") for k, n in (("a", 7), ("a", 7), ("b", 8), ("b", 99))))
+    shop.runtime.catch_up(shop.flow(3))
+    alone, holds = Replayer._alone, 0
+
+    @contextmanager
+    def then_others(replayer: Replayer) -> Iterator[None]:
+        nonlocal holds
+        with alone(replayer):
+            yield
+        holds += 1
+        (folder,) = shop.lake.checkpoint_path("shop", "x").parent.glob("*")
+        with Checkpoint("shop", folder).committing(0):
+            pass
+        if holds == 1:
+            shop.put(("c", 1, "d1"), ("c", 77, "d1"))
+            shop.runtime.catch_up(shop.flow(3))
+            with monkeypatch.context() as patch:
+                patch.setattr(Replayer, "_alone", alone)
+                patch.setattr(selection, "ROWS_AT_ONCE", 9)
+                shop.replay(shop.flow(8), first=0, last=0)
+
+    monkeypatch.setattr(Replayer, "_alone", then_others)
+    found = shop.replay(shop.flow(99))
+    assert holds == 4
+    assert [(lot.number, lot.landed) for lot in found] == [(1, 1), (3, 1)]
+    assert shop.rows == Counter({("a", 7): 2, ("b", 8): 1, ("b", 99): 1, ("c", 1): 1})
+    assert shop.refused == [("high", "most", 77)]
+    assert not verify(shop.spark, shop.lake, shop.flow(99)).differing
 
 
 @pytest.mark.exhaustive

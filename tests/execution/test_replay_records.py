@@ -19,9 +19,10 @@ from pipelines.execution.checkpoint import durable as durable_module
 from pipelines.execution.checkpoint import replay_records as records_module
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.checkpoint.replay_records import Record, Records
+from pipelines.execution.replays import selection
 from pipelines.execution.replays.counted import Replaced
 from pipelines.execution.replays.runner import Replayer
-from pipelines.execution.replays.selection import NUMBER, STORED, Lot
+from pipelines.execution.replays.selection import NUMBER, STORED, Lot, rounds
 from pipelines.execution.replays.work import Order, Work
 from pipelines.places.lease import LeaseLostError
 from pipelines.places.location import Location
@@ -113,6 +114,31 @@ def test_a_replay_that_has_lost_a_lease_does_not_begin(records: Records) -> None
     with pytest.raises(LeaseLostError):
         replayer._begin(record(1, "at 9"), lot("mine").rows)
     assert records.last == 0
+
+
+# --- the parts of many rows ---------------------------------------------------------------------------------------------
+
+
+def stored(*rows: tuple[str, int]) -> Lot:
+    """A lot with rows of batches."""
+    texts = {name: pa.array(["x"] * len(rows)) for name in STORED}
+    numbers = {NUMBER: pa.array(range(len(rows))), TXID: pa.array([txid for _, txid in rows], pa.int64())}
+    return Lot("source", "s", pa.table({**texts, "row": pa.array([row for row, _ in rows]), **numbers}))
+
+
+def test_lots_go_together_until_they_are_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "ROWS_AT_ONCE", 3)
+    sizes = [stored(*[("a", 0)] * size) for size in (1, 2, 1, 7, 2, 1)]
+    assert [[part.rows.num_rows for part in parts] for parts in rounds(sizes)] == [[1, 2], [1], [3], [3], [1, 2], [1]]
+    assert rounds([]) == []
+
+
+def test_what_quarantine_still_holds_of_a_part() -> None:
+    part = stored(("a", 2), ("a", 2), ("b", 5), ("c", 3))
+    since = stored(("n", 2), ("a", 2), ("b", 6), ("c", 3), ("a", 2), ("a", 2))
+    assert since.common(part).rows[NUMBER].to_pylist() == [1, 3, 4]
+    chosen = selection.Selection(gates=("g",), last=9)
+    assert part.within(chosen) == selection.Selection(gates=("g",), first=2, last=5)
 
 
 # --- a loss of power ----------------------------------------------------------------------------------------------------

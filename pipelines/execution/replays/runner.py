@@ -1,17 +1,17 @@
 """Replay quarantined rows: each lot is a batch of its own, with a transaction id in each table (docs/adr/0024).
 
 While it works it holds the locks of the flow: no backfill, no compaction and no batch of a stream commits meanwhile, so what
-the tables say of themselves stays true until the last commit. A replay that is cut off is finished by the next one, before
-anything else: what a table has committed under its number is not done again.
+the tables say of themselves stays true until the last commit. Between two parts of many rows it lets go of them. A replay that
+is cut off is finished by the next one, before anything else: what a table has committed under its number is not done again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from pipelines.execution.replays.selection import (
     instead,
     keys_of,
     lots,
+    rounds,
     stored_rows,
 )
 from pipelines.execution.replays.work import Order, Work
@@ -62,6 +63,16 @@ PUT_BACK = (
     "its file was gone from the source when its batch came again: put it there under a new name, then a batch reads it"
 )
 UNDECIDED = "a replay of them was cut off, and the tables' logs no longer say what counts of it"
+
+
+@dataclass
+class _SoFar:
+    """The work of a run so far."""
+
+    numbers: list[int] = field(default_factory=list)
+    resumed: list[LotReport] = field(default_factory=list)
+    reports: list[LotReport] = field(default_factory=list)
+    refusals: list[TrideltaError] = field(default_factory=list)
 
 
 class Replayer:
@@ -103,23 +114,47 @@ class Replayer:
         if rejected is None:
             return ReplayReport(name, ())
         self._writer.prepare(table_columns())
+        done = _SoFar()
         with self._alone():
-            unfinished = self._unfinished()
-            resumed = [self._reported(self._finish(record)) for record in unfinished]
-            reports, refusals = [], []
+            self._finish_all(done)
             # Before the rows are read that the tables are asked about.
             seen = self._versions()
-            found = lots(self._writer.table, selection, self._topology)
-            for lot in (part for whole in found for part in whole.parts()):
-                try:
-                    reports.append(self._reported(self._replay(lot, seen)))
-                except (ReplayError, GateError) as error:
-                    refusals.append(error)
-                    reports.append(self._reported(refused_lot(lot, error)))
-        if refusals and len(refusals) == len(reports) and not resumed:
-            raise refusals[0]
-        numbers = tuple(record.number for record in unfinished)
-        return ReplayReport(name, (*resumed, *reports), resumed=numbers, seconds=time.monotonic() - started)
+            first, *further = rounds(lots(self._writer.table, selection, self._topology)) or [[]]
+            self._replay_all(first, seen, done)
+        for parts in further:
+            # Streams and backfills that wait for the flow have it first.
+            time.sleep(_FREE_SECONDS)
+            with self._alone():
+                # As a replay of these rows by another process would begin: whatever has worked meanwhile may have changed all.
+                self._groups.clear()
+                self._finish_all(done)
+                seen = self._versions()
+                self._replay_all([self._again(part, selection) for part in parts], seen, done)
+        if done.refusals and len(done.refusals) == len(done.reports) and not done.numbers:
+            raise done.refusals[0]
+        reports = (*done.resumed, *done.reports)
+        return ReplayReport(name, reports, resumed=tuple(done.numbers), seconds=time.monotonic() - started)
+
+    def _finish_all(self, done: _SoFar) -> None:
+        for record in self._unfinished():
+            done.numbers.append(record.number)
+            done.resumed.append(self._reported(self._finish(record)))
+
+    def _replay_all(self, parts: Iterable[Lot], seen: dict[str, int], done: _SoFar) -> None:
+        for lot in parts:
+            if not lot.rows.num_rows:
+                continue
+            try:
+                done.reports.append(self._reported(self._replay(lot, seen)))
+            except (ReplayError, GateError) as error:
+                done.refusals.append(error)
+                done.reports.append(self._reported(refused_lot(lot, error)))
+
+    def _again(self, part: Lot, selection: Selection) -> Lot:
+        """Return of a part what quarantine still holds: not what was replayed, judged again or reset since it was read."""
+        found = lots(self._writer.table, part.within(selection), self._topology)
+        mine = (lot for lot in found if (lot.stage, lot.stream) == (part.stage, part.stream))
+        return next((lot.common(part) for lot in mine), part.only(set()))
 
     def _reported(self, report: LotReport) -> LotReport:
         if self._progress:
@@ -398,6 +433,8 @@ def refused_lot(lot: Lot, error: TrideltaError) -> LotReport:
 
 # Between a batch's end and Spark's own commit of it lie some tens of milliseconds, in which the lock is free.
 _POLL_SECONDS = 0.05
+# Longer than whoever waits for a lock, or on a store for a lease, takes to ask again.
+_FREE_SECONDS = 0.5
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -100,6 +100,20 @@ class Lot:
         for first in range(0, self.rows.num_rows, ROWS_AT_ONCE):
             yield Lot(self.stage, self.stream, self.rows.slice(first, ROWS_AT_ONCE))
 
+    def common(self, other: Lot) -> Lot:
+        """Return the lot with the rows alone that another one has, too; of equal rows as many as that has."""
+        wanted, numbers = stored_rows(other.rows), set[int]()
+        for number, key in zip(self.rows[NUMBER].to_pylist(), keys_of(self.rows), strict=True):
+            if wanted[key] > 0:
+                wanted[key] -= 1
+                numbers.add(number)
+        return self.only(numbers)
+
+    def within(self, selection: Selection) -> Selection:
+        """Return a selection, of which these rows are, without what other batches have rejected."""
+        txids = pc.min_max(self.rows[TXID], skip_nulls=False).as_py()
+        return replace(selection, first=txids["min"], last=txids["max"]) if None not in txids.values() else selection
+
     def only(self, numbers: set[int]) -> Lot:
         """Return the lot with the rows of these numbers alone."""
         kept = pc.is_in(self.rows[NUMBER], pa.array(sorted(numbers), pa.int64()))
@@ -153,6 +167,19 @@ def lots(table: StateTable, selection: Selection, topology: TridentTopology) -> 
         mine = pc.and_(pc.equal(held["stage"], stage), _equal(held["stream"], stream))
         rows = held.filter(mine)
         yield Lot(stage, stream, rows.append_column(NUMBER, pa.array(range(rows.num_rows), pa.int64())))
+
+
+def rounds(found: Iterable[Lot]) -> list[list[Lot]]:
+    """Return the parts of lots in order, by what goes under one hold of the flow: about ROWS_AT_ONCE rows."""
+    held: list[list[Lot]] = []
+    room = 0
+    for part in (part for lot in found for part in lot.parts()):
+        if part.rows.num_rows > room:
+            held.append([])
+            room = ROWS_AT_ONCE
+        held[-1].append(part)
+        room -= part.rows.num_rows
+    return held
 
 
 def completed(rows: pa.Table) -> pa.Table:
