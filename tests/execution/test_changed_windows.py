@@ -302,6 +302,7 @@ def lose(lake: Lake, batch: int) -> None:
         (on_disk(lake.checkpoint_path("changed", "s")) / "spark/offsets" / name).unlink()
 
 
+@pytest.mark.exhaustive
 @LOST
 @pytest.mark.slow
 def test_a_batch_on_which_the_former_windows_failed_comes_again(

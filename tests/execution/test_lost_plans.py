@@ -205,6 +205,7 @@ def test_a_batch_that_a_replay_has_put_in_is_not_planned_again(shop: Shop, clean
     shop.runtime.catch_up(refusing(shop, 9))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("twice", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_batch_that_a_replay_has_refused_again_is_not_planned_again(shop: Shop, twice: bool) -> None:
     """What a gate refuses of it is a row of that gate in quarantine, and of a state before it; from there it may go on."""

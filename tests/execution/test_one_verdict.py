@@ -344,6 +344,7 @@ def test_quarantine_has_what_the_last_life_of_an_opaque_batch_refused(
     assert found(lake, OPAQUE) == {OPAQUE: [3], "quarantine": []}
 
 
+@pytest.mark.exhaustive
 def test_what_counts_both_lives_of_an_opaque_batch_leaves_none_of_the_last_out(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -132,7 +132,7 @@ class Query:
         runner._epoch, runner._checkpoint, runner._tracker = EPOCH, self.checkpoint, self.tracked()
         runner._poison = poison = self.poison
         runner._group, runner._windows, runner._durable = poison._group, None, None
-        runner._claims = SimpleNamespace(check_planned=lambda _: None)
+        runner._claims = SimpleNamespace(check_planned=lambda _: None, check_moved=lambda _: None)
         runner._goes_on = False
         counters: Any = None
         shared = Shared(poison._group, EPOCH, runner._tracker, (), {}, (), counters, is_taken=self.is_taken)

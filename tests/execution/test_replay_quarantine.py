@@ -574,6 +574,7 @@ def later(table: Path) -> None:
     log.write_text("\n".join(json.dumps(action, separators=(",", ":")) for action in actions))
 
 
+@pytest.mark.exhaustive
 def test_a_slice_that_a_gate_refuses_keeps_its_quarantine(shop: Shop) -> None:
     """What it holds goes with what the states hold: a row that passes now is in none of them."""
     shop.put(("a", 7, "d1"), ("a", 1, "d1"), ("a", 8, "d2"))

@@ -215,6 +215,7 @@ def test_what_an_older_copy_of_quarantine_lacks_is_put_there_again(
     assert quarantined(lake)[1:] == WAITED
 
 
+@pytest.mark.exhaustive
 def test_what_waits_stays_where_the_batch_fails_by_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Two batches are left out, one for its own rows, one for what waits."""
     own = [
@@ -308,6 +309,7 @@ def test_mended_windows_take_what_waits(spark: SparkSession, tmp_path: Path) -> 
     assert quarantined(lake) == []
 
 
+@pytest.mark.exhaustive
 def test_a_batch_that_is_planned_again_takes_what_was_left_out_with_it(spark: SparkSession, tmp_path: Path) -> None:
     """Its plan, and Spark's mark, are lost with the power. It fails no more, or by something else."""
     batches = [[("a", 13, 0)], [("b", 1, 200_000)], [("b", 2, 400_000)]]

@@ -117,6 +117,7 @@ def lake(stayed: tuple[Path, Contents]) -> Lake:
     return Lake(root / "before")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "moment", ["aside", *(pytest.param(moment, marks=EXHAUSTIVE) for moment in ("begun", "state", "epoch"))]
 )

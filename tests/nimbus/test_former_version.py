@@ -137,6 +137,7 @@ def held(worker: Worker, *names: str) -> list[str | None]:
     return [lease.holder if lease else None for lease in leases]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_it_reads_under_leases_that_are_renewed_and_the_new_tasks_beat(worker: Worker) -> None:
     names, beaten = [], []
