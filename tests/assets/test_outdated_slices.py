@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 DAYS = ["2024-01-01", "2024-01-02"]
 
 
+@pytest.mark.exhaustive
 def test_what_a_restore_has_changed_is_outdated(spark: SparkSession, tmp_path: Path) -> None:
     rides, days = two_flows.views(tmp_path)
     folder = FlowSettings(tmp_path).data / "trips"

@@ -334,6 +334,7 @@ def test_what_waits_and_does_not_fit_is_refused(spark: SparkSession, tmp_path: P
         Runtime(spark, lake).catch_up(counted("length(v)", "int"), changed_windows="begin")
 
 
+@pytest.mark.exhaustive
 @LOST
 @pytest.mark.slow
 def test_a_skipped_batch_is_left_out_before_windows_change(spark: SparkSession, tmp_path: Path, lost: bool) -> None:
@@ -398,6 +399,7 @@ def waiting(spark: SparkSession, lake: Lake) -> list[tuple[str, str]]:
     return [(row["rule"], row["row"]) for row in lake.quarantine("changed").frame(spark).collect()]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_waits_without_a_field_goes_into_quarantine(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

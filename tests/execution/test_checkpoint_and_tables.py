@@ -346,6 +346,7 @@ def test_a_state_that_is_taken_out_of_a_flow_and_put_back(spark: SparkSession, t
         runtime.catch_up(counts("one", "two", "three"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [

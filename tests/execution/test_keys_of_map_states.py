@@ -65,6 +65,7 @@ def added(total: int, v: int | None) -> int:
     return total + (v or 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_backfill_that_is_killed_behind_a_map_is_made_whole_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
     lake, folder = Lake(tmp_path / "lake"), tmp_path / "in"

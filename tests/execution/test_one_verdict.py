@@ -320,6 +320,7 @@ def cut_off(spark: SparkSession, lake: Lake, topology: TridentTopology, moment: 
         Runtime(spark, lake, listeners=[stop]).catch_up(topology)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "between",
     [

@@ -210,6 +210,7 @@ def test_a_stream_asks_the_state_of_one_defined_behind_it(spark: SparkSession, t
     assert Runtime(spark, lake).catch_up(asking()).batches == ()
 
 
+@pytest.mark.exhaustive
 def test_a_stream_asks_the_states_of_its_own_windows(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     Runtime(spark, lake).stream(asking_windows(), trigger_seconds=0.1).stop()

@@ -122,6 +122,7 @@ def test_a_mended_window_takes_the_poison_batch(spark: SparkSession, tmp_path: P
     assert quarantined(lake, "inside") == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("drained", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_batch_that_is_planned_again_comes_into_the_windows(
     spark: SparkSession, tmp_path: Path, drained: bool

@@ -51,6 +51,7 @@ def poisoned(spark: SparkSession, lake: Lake, to: Flow) -> int:
     return poison.value.txid
 
 
+@pytest.mark.exhaustive
 def test_a_skipped_batch_is_left_out_before_windows_on_channels_change(spark: SparkSession, tmp_path: Path) -> None:
     lake, mended = Lake(tmp_path / "lake"), tmp_path / "never"
     Runtime(spark, lake).catch_up(flow(mended, 1))

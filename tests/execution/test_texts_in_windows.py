@@ -73,6 +73,7 @@ def test_the_batch_that_brings_it_is_refused(
         assert [(row["k"], row["n"]) for row in rows] == [("b", 1)] * 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_waits_and_is_no_text_between_two_windows_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """A later batch lets it into the first window, of whose result the text is made."""

@@ -71,6 +71,7 @@ def test_what_earlier_releases_wrote_holds(spark: SparkSession, tmp_path: Path) 
     assert [one.verdict for one in verify(spark, lake, last).findings if one.state == "rows"] == [HOLDS, DIFFERS]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_earlier_releases_wrote_holds_behind_a_map_that_was_added(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)

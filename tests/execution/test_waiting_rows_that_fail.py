@@ -179,6 +179,7 @@ def test_who_has_lost_the_lease_notes_nothing_of_what_waits(
     assert set(state_files(lake.checkpoint_path("late", "s")).names()) == notes
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("has_own", [True, False], ids=["it has the batch's own rows", "it has none of the batch"])
 def test_what_an_older_copy_of_quarantine_lacks_is_put_there_again(
     spark: SparkSession, tmp_path: Path, has_own: bool, monkeypatch: pytest.MonkeyPatch
@@ -329,6 +330,7 @@ def test_a_batch_that_is_planned_again_takes_what_was_left_out_with_it(spark: Sp
     assert quarantined(lake) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "is_kept",
     [
@@ -448,6 +450,7 @@ def test_a_changed_definition_does_not_get_what_was_left_out(spark: SparkSession
     assert quarantined(lake) == WAITED
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "others",
     [pytest.param((), id="at once", marks=pytest.mark.exhaustive), pytest.param((300,), id="behind a third one")],

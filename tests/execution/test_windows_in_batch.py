@@ -324,6 +324,7 @@ def test_a_gate_behind_the_windows(spark: SparkSession, tmp_path: Path) -> None:
     assert all(row[1] <= 30 for row in contents(lake)["sums"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["gone", pytest.param("damaged", marks=pytest.mark.exhaustive)])
 def test_a_state_that_cannot_be_had_is_refused_at_the_start(spark: SparkSession, tmp_path: Path, damage: str) -> None:

@@ -175,6 +175,7 @@ def test_spark_folds_and_reads_what_has_names_that_need_quotes(
     assert state.table.frame(spark).toArrow().to_pylist() == state.table.scan().to_pylist() == expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "driver_rows",

@@ -122,6 +122,7 @@ def test_a_slice_a_replay_and_a_reset(place: Location, proxy: LosingServer, layo
     check_known(proxy, state.table, lambda: writer.reset(reset, stream_id(FLOW, "counts", 3)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_quarantine(place: Location, proxy: LosingServer) -> None:
     writer, among = quarantine_writer(Lake(place / "lake"), FLOW), "batch_group = 'words'"

@@ -145,6 +145,7 @@ def test_a_stream_that_begins_after_the_files_of_a_backfill_were_rewritten(spark
     assert totals(lake) == expected([0])
 
 
+@pytest.mark.exhaustive
 def test_a_stream_that_begins_after_rows_of_a_backfill_were_changed_by_vectors(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -283,6 +284,7 @@ def append_one(table: Path, n: int) -> None:
     write_deltalake(table, pa.table({"day": ["d1"], "n": pa.array([n], pa.int64())}), mode="append")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "kept", [pytest.param(3, marks=pytest.mark.exhaustive), pytest.param(4, marks=pytest.mark.exhaustive), 5]
 )

@@ -83,6 +83,7 @@ def test_the_same_records_again(
     assert flow.held == list(range(30))
 
 
+@pytest.mark.exhaustive
 def test_records_that_retention_has_deleted(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """The first try has committed the batch, Spark has not: a replay of fewer records is refused, nothing is doubled."""
     flow = Orders(spark, tmp_path, new_topic())

@@ -131,6 +131,7 @@ def held(lake: Lake) -> list[tuple[int, int]]:
     return sorted((row["n"], row["reading"]) for row in lake.state("rows").scan().to_pylist())
 
 
+@pytest.mark.exhaustive
 def test_a_transactional_source_gives_a_replay_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Rules 7, IPartitionedTridentSpout: a replay reads what the stored offsets say."""
     lake = Lake(tmp_path)

@@ -345,6 +345,7 @@ def test_a_topologys_own_slices_are_left_out(engine: Engine) -> None:
     assert found == {"sums": [{"x": 3}, {"x": 0}]}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(("engine", "sums"), [("reference", [0, 2, 2]), ("stream", [0, 2, 2]), ("bounded", [4])])
