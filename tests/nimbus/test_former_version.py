@@ -329,6 +329,7 @@ def neighbour(worker: Worker) -> FakeTask:
     return task
 
 
+@pytest.mark.slow
 def test_a_version_before_that_hangs_holds_up_no_other_flow(worker: Worker, hangs: Hangs) -> None:
     process = worker.process
     process._draining._stop_seconds = 0.0
@@ -353,6 +354,7 @@ def test_a_version_before_that_hangs_holds_up_no_other_flow(worker: Worker, hang
     assert worker.ends == ["f/s", "f/s__1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["moves", "left_waiting"])
 def test_one_that_hangs_beside_its_queries_counts_as_one_that_does_not_stop(worker: Worker, where: str) -> None:
     """In the log of a table, on a mount that does not answer: no query of it is there to be stopped."""

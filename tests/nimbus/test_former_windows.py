@@ -76,6 +76,7 @@ def flow(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Deployed(spark, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forced", [False, True], ids=["drained", "stopped in mid-batch"])
 def test_a_query_ahead_of_the_own_one_ends_with_its_task(flow: Deployed, forced: bool) -> None:
     begun, over = threading.Event(), threading.Event()

@@ -383,6 +383,7 @@ def test_one_that_is_held_up_for_too_long_has_failed(
     assert 0 < len(held) < 8
 
 
+@pytest.mark.slow
 def test_what_a_start_has_waited_for_before_it_is_held_up_does_not_count(
     task: Starting, rewritten: tuple[list[float], list[Any]], held: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_batch(place: Location, proxy: LosingServer, layout: str, kind: str, a
     check_known(proxy, state.table, lambda: state.writer.commit_batch(rows, record(3, 2), own, known=False), answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [OPAQUE, NON_TRANSACTIONAL])
 @pytest.mark.parametrize("layout", SOME_LAYOUTS)
 def test_a_batch_that_comes_again(place: Location, proxy: LosingServer, layout: str, kind: str) -> None:
@@ -159,6 +160,7 @@ def test_quarantine(place: Location, proxy: LosingServer) -> None:
     assert writer.table.count() == 0
 
 
+@pytest.mark.slow
 def test_rows_that_are_let_go(place: Location, proxy: LosingServer) -> None:
     state = SmallTable(place / "lake", ROWS, TRANSACTIONAL)
     for txid in range(3):
@@ -190,6 +192,7 @@ def test_a_compaction(place: Location, proxy: LosingServer, layout: str) -> None
     assert state.held() == held
 
 
+@pytest.mark.slow
 def test_a_commit_of_another_process_is_none_of_ones_own(
     place: Location, proxy: LosingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

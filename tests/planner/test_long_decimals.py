@@ -60,6 +60,7 @@ def beside_python() -> TridentTopology:
     return topology
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["bounded", pytest.param("stream", marks=pytest.mark.exhaustive)])
 def test_sums_beside_aggregators_in_python(
     spark: SparkSession, engine: Literal["bounded", pytest.param("stream", marks=pytest.mark.exhaustive)]

@@ -129,6 +129,7 @@ def test_meetings(case: str) -> None:
     assert shown(found) == shown(MEETINGS[case][1])
 
 
+@pytest.mark.slow
 def test_meetings_on_spark(spark: SparkSession) -> None:
     frame = source(spark, SCHEMA, ROWS)
     for case, (_, wanted) in MEETINGS.items():
